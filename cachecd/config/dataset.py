@@ -76,8 +76,8 @@ class DatasetConfig(SectionModel):
     transform: Steps = Field(
         (),
         description=(
-            "Prepares each record once, before it is cached: ready-made steps, and module:function "
-            "for your own function. A single module:function needs no list."
+            "The steps that prepare each record once, before it is cached. A step is a ready-made step, or "
+            "your own function, written as `module:function`. A single function needs no list."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )

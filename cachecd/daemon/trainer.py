@@ -44,7 +44,7 @@ async def run_trainer(
     signal that ended it.
 
     After a request to stop, the trainer gets SIGTERM: at once, or `grace` seconds after Ctrl-C. After a
-    second request, it gets SIGTERM at once, and SIGKILL 3 seconds later.
+    second request, it gets SIGTERM at once, unless it has got it already, and SIGKILL 3 seconds later.
     """
     if stop.requested.is_set():  # before the trainer was started
         return 128 + (signal.SIGINT if stop.interrupted else signal.SIGTERM)

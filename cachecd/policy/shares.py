@@ -62,7 +62,7 @@ def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
 
     A pinned dataset gets as much as it needs. Until all pinned datasets are whole, the other datasets get
     `first`, but at most half of an equal part. A dataset with a limit gets this limit. The other datasets
-    divide the rest equally. If a dataset cannot use its part, the others divide it.
+    divide the rest equally. If a dataset cannot use all of its part, the others divide the rest.
     """
     pinned = sorted((c for c in claims if c.pinned), key=lambda c: (c.most, c.name))
     plain = [claim for claim in claims if not claim.pinned]

@@ -98,7 +98,8 @@ class Lanes:
 
     def answer(self, page: KeyPage) -> list[ObjectInfo]:
         """Takes the page of the oldest request. OutOfOrderError if the store cannot be listed in this
-        way. Objects that were returned before stay valid."""
+        way. After this error, the objects that were returned earlier still belong to the
+        listing."""
         lane = self._queue.popleft()
         keys = [o.key for o in page.objects]
         first = keys[0] if keys else None

@@ -113,7 +113,7 @@ class UnitTable:
         url, ignored = without_secrets(self._url), self._ignored
         if ignored and not self.good:
             raise ConfigError(
-                f"{url}: none of the {ignored} rows can be used, for example {self._example}"
+                f"{url}: none of the {ignored} rows can be used; the first: {self._example}"
             )
         if ignored > _MAX_LOGGED:
             _log.warning("%s: ignored %d of %d rows", url, ignored, ignored + self.good)

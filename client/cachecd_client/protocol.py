@@ -217,8 +217,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """What one process that reads an epoch has done. It is a datagram to the socket `reports_of(endpoint)`:
-    one JSON object, at most once a second, without a reply, and lost if nobody reads it.
+    """The progress and the waits of one process that reads an epoch. The process sends this report as a
+    datagram to the socket `reports_of(endpoint)`: one JSON object, at most once a second, without a reply,
+    and lost if nobody reads it.
 
     The figures count from the begin of the epoch in this process. `waited_s`: no batch was ready;
     `elsewhere_s`: the rest of the time within passes. `stages_s`: `waited_s` by what the reader did

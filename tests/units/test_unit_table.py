@@ -164,7 +164,7 @@ HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
     "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
         "not a manifest of an S3 Inventory"),
     "no row of use": ("t.csv", b"key,size\na,x\nb,y\n", ConfigError,
-        "none of the 2 rows can be used, for example line 2"),
+        "none of the 2 rows can be used; the first: line 2"),
     "cut off": ("t.csv.gz",
         gzip.compress(as_csv([{"key": str(n), "size": n} for n in range(9999)]))[:9000],
         SourceUnreachableError, "it is damaged: the GZIP stream is incomplete: the file ends after 9000"),

@@ -206,8 +206,7 @@ class Loader:
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds, in all passes, in which the training loop waited for a batch, or for the files of a
-        pass to be opened."""
+        """Seconds that the training loop waited in all passes, for a batch or for the files to open."""
         return self._sums().waited
 
     @property
@@ -220,8 +219,8 @@ class Loader:
         """How full the queue of prefetched batches was after each delivered batch, as a sum.
 
         Each term is 0..1 of `prefetch_bytes`; it is 1 if nothing is left to prefetch. Divide the sum by the
-        number of batches. Threads resume when the queue is half full, so a loop that never waits has a mean
-        of 0.5 to 1.
+        number of batches. Threads pause when the queue is full, and resume when it is half full, so a loop
+        that never waits has a mean of 0.5 to 1.
         """
         return self._sums().queue
 

@@ -292,7 +292,7 @@ def _texts(feature: Feature, value: Any) -> list[Any]:
     if not isinstance(value, Sequence) or not all(isinstance(one, text) for one in value):
         raise _misfit(feature, value, "a list of bytes")
     if count is not None and len(value) != count:
-        raise _misfit(feature, value, f"bytes, or a list of {count}")
+        raise _misfit(feature, value, f"one value of bytes, or a list of {count}")
     return list(value)
 
 

@@ -1,7 +1,8 @@
-"""Counts the passes over an epoch in this process: figures, and records that were read and delivered.
+"""Adds up the figures of all passes over an epoch in this process: records, bytes, waits. Reports them to
+the daemon, and logs them.
 
-Nothing here runs for each record or batch, because the core counts, and a loader has the figures of its
-pass.
+Nothing here runs for each record or batch: the core counts during a pass, and the loader has the figures of
+its pass.
 """
 
 from __future__ import annotations
