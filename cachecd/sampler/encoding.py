@@ -148,8 +148,8 @@ def _feature(name: str, value: Any) -> Feature:
 
 
 def _stored(feature: Feature, value: Any) -> Any:
-    """Converts the value to a type that `_core.encode_example` accepts. SchemaError if the value does not fit
-    the feature."""
+    """Converts the value to a type that `_core.encode_example` accepts. SchemaError if the value does not
+    fit the feature."""
     # The most frequent values take a tenth of the time of the checks below.
     plain = type(value)
     if not feature.shape and not feature.raw:
