@@ -59,7 +59,7 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
     if worst["first"]:
         what = f"{_who(worst)} waits for its first set"
         return [*faults, replace(_ingest(before, after, worst, what), is_wrong=False)]
-    hogged = list(_hogged(before, rows))
+    hogged = list(_hogged(rows))
     if worst["wait_share"] <= WAITS:
         return [*faults, *hogged, _not_data(worst, rows)]
     stage = _exposed(before, worst)
@@ -94,12 +94,10 @@ def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
     )
 
 
-def _hogged(before: Document, rows: Sequence[Document]) -> Iterator[Finding]:
+def _hogged(rows: Sequence[Document]) -> Iterator[Finding]:
     """Yields a finding for each process in which another thread keeps the GIL."""
     for row in rows:
-        then = [each["gil_s"] for each in before["trainers"] if each["pid"] == row["pid"]]
-        seconds = min([*then, row["gil_s"]])  # once may be chance
-        if seconds >= _GIL:
+        if (seconds := row["gil_s"]) >= _GIL:
             what, remedy = _READING["gil"]
             yield Finding(
                 "gil",

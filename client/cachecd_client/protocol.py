@@ -226,7 +226,7 @@ class TrainerReport:
     meanwhile (lease, open, read, verify, decode, assemble, prepare, copy, gil, other). `queue`: the fill of
     the queue now, 0..1; None if the reader has none. `memory`: bytes that the process may use.
     `random_bytes`: bytes of the set that are read at random at a time. `reads_per_record`: as in
-    `epoch.report()`. `gil_s`: how long a thread that wanted the GIL waited for it just now. `first`: it
+    `epoch.report()`. `gil_s`: how long a thread that wanted the GIL waited for it lately. `first`: it
     waits for the first set of the job. `blind`: what this reader cannot see, or "". `spans`: the longest
     waits and copies since the last report, at most MAX_SPANS.
     """

@@ -105,7 +105,7 @@ def test_a_thread_that_hogs_the_gil_is_named_whether_or_not_the_loader_waits():
     hogged = document(trainer(gil_s=0.1))
     assert first(hogged).kind == "gil"
     assert first(document(waiting("open", gil_s=0.1))).kind == "gil"
-    assert first(document(trainer(gil_s=0.0)), hogged).kind == "healthy"  # once is chance
+    assert first(document(trainer(gil_s=0.003))).kind == "healthy"
 
 
 @pytest.mark.parametrize("stage", ["read", "verify"])

@@ -13,7 +13,9 @@ import os
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachecd_client import resources
@@ -320,11 +322,17 @@ def _is_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
+# How long threads of this process waited for the GIL, at the latest reports.
+_gil_waits: deque[float] = deque(maxlen=5)
+
+
 def _seconds_for_gil() -> float:
-    """Returns how long this thread waits for the GIL after it has released it."""
+    """Returns how long a thread waits for the GIL after it has released it: the median of five reports; 0
+    before the third. Once is chance: a thread may get a GIL that others hog, or wait for a processor."""
     began = time.perf_counter()
     time.sleep(0)
-    return time.perf_counter() - began
+    _gil_waits.append(time.perf_counter() - began)
+    return median(_gil_waits) if len(_gil_waits) > 2 else 0.0
 
 
 def _read(loader: Loader) -> _Read:
