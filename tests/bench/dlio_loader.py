@@ -9,6 +9,7 @@ from dlio_benchmark.common.enumerations import DataLoaderType
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 
 from cachecd_client import FileSet
+from cachecd_client.schema import Feature, Schema
 
 
 class CachecdLoader(BaseDataLoader):
@@ -19,8 +20,12 @@ class CachecdLoader(BaseDataLoader):
 
     def read(self) -> None:
         args = self._args
-        self._loader = FileSet(sorted(args.file_list_train)).tf(
-            self.batch_size, rank=args.my_rank, world=args.comm_size, features=["image", "size"]
+        # DLIO's pictures have one size, and its own loader decodes them to uint8. As strings, TensorFlow
+        # would copy each batch while the loop waits.
+        image = Feature("image", "bytes", "uint8", (args.record_length,), raw=True)
+        schema = Schema((image, Feature("size", "int64", "int64", ())))
+        self._loader = FileSet(sorted(args.file_list_train), schema=schema).tf(
+            self.batch_size, rank=args.my_rank, world=args.comm_size
         )
 
     def next(self) -> Iterator[Any]:
