@@ -26,6 +26,7 @@ import numpy as np
 from cachecd.errors import RecordError
 from cachecd.sampler.formats.packed import inflated
 from cachecd.sampler.view import StoreView
+from cachecd.stores.backend import GoneError
 from cachecd.stores.extras import extra
 
 _INDEX = "index.json"
@@ -79,7 +80,10 @@ class Shards:
             yield _record(columns, data[start:stop])
 
     def _index(self, store: StoreView) -> dict[str, _Shard]:
-        about = store.stat(_INDEX)
+        try:
+            about = store.stat(_INDEX)
+        except GoneError as error:
+            raise ValueError(f"url has no {_INDEX}, expected the folder of an MDS set") from error
         if self._version != (about.etag, about.size):
             try:
                 shards = [_Shard.of(entry) for entry in json.loads(store.get(_INDEX))["shards"]]

@@ -352,8 +352,12 @@ def test_index_that_is_none_stops_the_listing(index, source):
     assert "\n" not in str(caught.value)
 
 
-def test_folder_without_index_stops_the_listing(source):
-    with pytest.raises(SourceUnreachableError, match=r"index\.json"):
+def test_folder_above_the_set_stops_the_listing(source):
+    (source.folder / "train").mkdir()
+    MdsSet(source.folder / "train", TEXT).add(ROWS)
+    with pytest.raises(
+        SourceUnreachableError, match=r"url has no index\.json, expected the folder"
+    ):
         source.units()
 
 
