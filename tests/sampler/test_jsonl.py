@@ -184,6 +184,10 @@ BAD = {
     "key twice and a colon as \\u003A": (b'{"a":1,"a":"\\u003A"}', "it has the key 'a' twice"),
     "key twice, once escaped": (b'{"\\u0061":1,"a":2}', "it has the key 'a' twice"),
     "key twice, with a colon": (b'{"\\u003a":1,":":2}', "it has the key ':' twice"),
+    "key twice among a million": (
+        b"{" + b",".join(b'"%d":0' % n for n in range(10**6)) + b',"7":1}', "it has the key '7' twice"
+    ),
+    "a long key twice": (b'{"%s":1,"%s":2}' % (b"k" * 10**6, b"k" * 10**6), "it has the key 'kkk"),
     "name twice": (b'{"a.b":1,"a":{"b":2}}', "it has the name 'a.b' twice"),
     "name twice, the other way": (b'{"a":{"b":2},"a.b":1}', "it has the name 'a.b' twice"),
     "above 64 bits": (b'{"a":18446744073709551616}', "it has the integer 18446744073709551616, "),
@@ -363,7 +367,7 @@ def test_a_column_that_no_line_has_is_refused_by_name(tmp_path: Path):
     bench = bench_of(tmp_path / "typed", columns=["text", "txt"])
     decoded(bench, json_lines([{"text": "x", "id": 1}] * 3))
     assert bench.set_aside == {
-        0: "none of its first 3 records has a column 'txt' (source.columns), only text; if the column is "
+        0: "none of its first 3 records has a column 'txt' (source.columns), only 'text'; if the column is "
         "rare, declare it in source.features"
     }
     bench = bench_of(tmp_path / "changed", columns=["txt"], transform="tests.sampler.steps:twice")

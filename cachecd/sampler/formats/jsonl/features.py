@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cachecd.errors import RecordError, UnitError
+from cachecd.quantities import shown
 from cachecd.sampler.encoding import stored_feature
 from cachecd.sampler.formats.jsonl.values import MOST_VALUES, LineParser
 from cachecd_client.schema import Feature, Schema
@@ -52,7 +53,7 @@ def schema_of(
         )
     for column in columns or ():
         if not any(f"{name}.".startswith(f"{column}.") for name in (*values, *declared)):
-            names = ", ".join(list(values)[:50])
+            names = ", ".join(map(shown, list(values)[:50]))
             raise UnitError(
                 f"none of its first {count} records has a column {column!r} (source.columns), only "
                 f"{names}; if the column is rare, declare it in source.features"
@@ -80,8 +81,8 @@ def _feature(
     shape = None if is_missing or len(shapes) > 1 else shapes.pop()
     if dims > 1 and shape is None and not is_declared:
         raise UnitError(
-            f"{name!r} has lists of lists that are not one array in every line, which no feature can hold: "
-            "name the other columns in source.columns, or use a transform"
+            f"{shown(name)} has lists of lists that are not one array in every line, which no feature can "
+            "hold: name the other columns in source.columns, or use a transform"
         )
     return stored_feature(name, dtype, shape)
 

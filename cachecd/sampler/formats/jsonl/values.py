@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -30,6 +31,7 @@ import orjson
 from numpy.typing import NDArray
 
 from cachecd.errors import RecordError
+from cachecd.quantities import shown
 from cachecd_client.schema import Schema
 
 MOST_VALUES = 1000  # of a record; more names are data rather than names
@@ -70,14 +72,18 @@ class LineParser:
         if type(document) is not dict:
             raise RecordError("the line is JSON, but not an object")
         try:
-            # A key that is in the line twice is once in the document.
-            is_same = orjson.dumps(document).count(b":") == line.count(b":")
+            written = orjson.dumps(document)
         except TypeError:
             raise RecordError("its values are nested more than 254 deep") from None
+        # A key that is in the line twice is once in the document, with one colon less.
+        is_same = written == line or (
+            written.count(b":") == line.count(b":")
+            and not (b"\\u003" in line and _COLON.search(line))
+        )
         self._has_huge = False
         record: Record = {}
         self._add(document, "", record)
-        if not is_same or self._has_huge or (b"\\u003" in line and _COLON.search(line)):
+        if not is_same or self._has_huge:
             _parse_again(line, self._has_huge)
         if len(record) > MOST_VALUES:
             raise RecordError(
@@ -85,7 +91,7 @@ class LineParser:
                 "source.columns"
             )
         if self._columns is not None and not record:
-            keys = ", ".join(map(repr, list(document)[:9])) or "none"
+            keys = ", ".join(map(shown, list(document)[:9])) or "none"
             wanted = ", ".join(map(repr, self._columns))
             raise RecordError(
                 f"no value in the columns {wanted} (source.columns); its keys: {keys}"
@@ -133,7 +139,7 @@ class LineParser:
                         column = [each[key] for each in values]
                     except KeyError:
                         raise RecordError(
-                            f"{field!r}: an object of the list lacks it, expected it in all or in none"
+                            f"{shown(field)}: an object of the list lacks it, expected it in all or in none"
                         ) from None
                     self._add_list(field, column, lengths, record)
         elif (self._choice is None or self._choice(name) == _WANTED) and (
@@ -151,15 +157,15 @@ class LineParser:
             return np.array(values, np.bool_)
         if numbers <= {int, float} and (float in numbers or (kinds and name in self._floats)):
             if int in numbers and any(type(n) is int and float(n) != n for n in values):
-                raise RecordError(f"{name!r}: float64 cannot hold all of its integers")
+                raise RecordError(f"{shown(name)}: float64 cannot hold all of its integers")
             array = np.array([math.nan if n is None else n for n in values], np.float64)
             self._has_huge = self._has_huge or bool((np.abs(array) >= _HUGE).any())
             return array
         if not kinds:
             return []
         if type(None) in kinds:
-            raise RecordError(f"{name!r}: a null within a list cannot be stored")
-        raise RecordError(f"{name!r}: the values of a list have several kinds")
+            raise RecordError(f"{shown(name)}: a null within a list cannot be stored")
+        raise RecordError(f"{shown(name)}: the values of a list have several kinds")
 
 
 def _choice_of(columns: Sequence[str]) -> Callable[[str], int]:
@@ -176,7 +182,7 @@ def _choice_of(columns: Sequence[str]) -> Callable[[str], int]:
 
 def _put(record: Record, name: str, value: Any) -> None:
     if name in record:
-        raise RecordError(f"it has the name {name!r} twice")
+        raise RecordError(f"it has the name {shown(name)} twice")
     record[name] = value
 
 
@@ -185,7 +191,9 @@ def _integers(name: str, values: list[int]) -> NDArray[Any]:
         return np.array(values, np.int64)
     except OverflowError:
         if min(values) < 0:
-            raise RecordError(f"{name!r}: neither int64 nor uint64 holds its integers") from None
+            raise RecordError(
+                f"{shown(name)}: neither int64 nor uint64 holds its integers"
+            ) from None
         return np.array(values, np.uint64)
 
 
@@ -193,7 +201,7 @@ def _nested(name: str, values: Any, lengths: list[list[int]]) -> Any:
     """Groups flattened values into lists of these lengths. An array gets one more dimension if all lengths
     are equal."""
     if len(lengths) >= _MOST_DIMS:
-        raise RecordError(f"{name!r}: its lists are nested more than {_MOST_DIMS} deep")
+        raise RecordError(f"{shown(name)}: its lists are nested more than {_MOST_DIMS} deep")
     for inner in reversed(lengths):
         if isinstance(values, np.ndarray) and len(set(inner)) <= 1:
             values = values.reshape(len(inner), inner[0] if inner else 0, *values.shape[1:])
@@ -209,9 +217,8 @@ def _parse_again(line: bytes, integers: bool) -> None:
 
     def check_keys(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > len({key for key, _ in pairs}):
-            keys = [key for key, _ in pairs]
-            twice = next(key for nth, key in enumerate(keys) if key in keys[:nth])
-            raise RecordError(f"it has the key {twice!r} twice")
+            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise RecordError(f"it has the key {shown(twice)} twice")
 
     def check_integer(text: str) -> None:
         if integers and (len(text) > 20 or not -(2**63) <= int(text) < 2**64):
