@@ -22,7 +22,7 @@ class CachecdLoader(BaseDataLoader):
         args = self._args
         # DLIO's pictures have one size, and its own loader decodes them to uint8. As strings, TensorFlow
         # would copy each batch while the loop waits.
-        image = Feature("image", "bytes", "uint8", (args.record_length,), raw=True)
+        image = Feature("image", "bytes", "uint8", (int(args.record_length),), raw=True)
         schema = Schema((image, Feature("size", "int64", "int64", ())))
         self._loader = FileSet(sorted(args.file_list_train), schema=schema).tf(
             self.batch_size, rank=args.my_rank, world=args.comm_size
