@@ -1,5 +1,7 @@
 """The schema of files that nobody described."""
 
+from dataclasses import replace
+
 import pytest
 
 from cachecd.sampler.encoding import encode as example
@@ -7,7 +9,7 @@ from cachecd.sampler.encoding import infer
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import TOKENS, Feature, Schema
 from tests.client.foreign import put
 from tests.client.records import write
 from tests.core.shards import field, flip, frames
@@ -103,3 +105,14 @@ def test_an_optional_feature_is_named_in_the_schemas_text_and_json():
     assert Schema.from_json(schema.to_json()) == schema
     with pytest.raises(SchemaError, match="feature 'r': a ragged feature needs no `optional`"):
         Feature("r", "bytes", "bytes", None, optional=True)
+
+
+def test_tokens_and_their_mask_are_known_by_the_schema():
+    tokens = Feature("ids", "bytes", "uint16", (8,), raw=True, unit=TOKENS)
+    mask = Feature("mask", "bytes", "bool", (8,), raw=True)
+    assert (Schema((tokens, mask)).tokens, Schema((tokens, mask)).mask) == (8, "mask")
+    assert (Schema((mask,)).tokens, Schema((mask,)).mask) == (None, "")
+    ragged = replace(tokens, shape=None)
+    assert (Schema((ragged, mask)).tokens, Schema((ragged, mask)).mask) == (None, "")
+    other = replace(tokens, name="targets", shape=(9,))
+    assert Schema((tokens, other)).tokens is None, "features with different numbers of tokens"

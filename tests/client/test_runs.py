@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.schema import TOKENS, Schema
-from tests.client.records import labels, schema
+from cachecd_client.schema import Schema
+from tests.client.records import labels
 
 
 def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
@@ -25,11 +24,9 @@ def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
     assert progress == pytest.approx([step / 12 for step in range(1, 13)])
 
 
-def test_a_run_of_tokens_ends_with_them(request, monkeypatch):
+def test_a_run_of_tokens_ends_with_them(cache, monkeypatch):
     """Sets of 20, 30, 40, 50 records, whose images of 2 x 3 pixels pass for tokens."""
-    features = [replace(f, unit=TOKENS * (f.name == "image")) for f in schema().features]
-    monkeypatch.setattr("tests.client.conftest.schema", lambda: Schema(tuple(features)))
-    cache = request.getfixturevalue("cache")
+    monkeypatch.setattr(Schema, "tokens", 6)
     read = 0
     for epoch in cache.epochs("train", tokens=6 * 120 + 5):
         read += sum(1 for _ in epoch.numpy(batch_size=10))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from backports import zstd
 
-from cachecd_client.errors import CachecdError
+from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, wait_until
-from tests.small_tokenizer import END, save, windows
+from tests.small_tokenizer import END, digest, save, windows
 
 WINDOW, STRIDE = 33, 32
 TEXTS = {
@@ -58,9 +58,22 @@ def test_each_window_of_each_object_is_delivered_once(daemon: Daemon):
     daemon.start()
     daemon.until_whole()
     assert delivered(daemon, n=1) == expected()
-    skipped = daemon.train()["skipped_records"]
-    assert [each["records"] for each in skipped] == [3], "the last window of each object is short"
-    assert "remainder: drop" in skipped[0]["reason"]
+    assert daemon.train["skipped_records"] == 3, "the last window of each object is short"
+
+
+def test_padding_is_masked_and_reported(daemon: Daemon):
+    daemon.document["datasets"]["train"]["transform"][1]["pack"]["remainder"] = "pad"
+    daemon.start()
+    daemon.until_whole()
+    padding = positions = 0
+    with daemon.connect() as cache:
+        for epoch in cache.epochs("train", 1):
+            for batch in epoch.numpy(4, drop_last=False):
+                assert not batch["tokens"][~batch["mask"]].any()
+                padding += (~batch["mask"]).sum()
+                positions += batch["mask"].size
+            assert epoch.report()["padding"] == padding / positions > 0
+    assert daemon.train["skipped_records"] == 0
 
 
 def test_a_run_of_tokens_reads_so_many_windows(daemon: Daemon):
@@ -72,7 +85,7 @@ def test_a_run_of_tokens_reads_so_many_windows(daemon: Daemon):
 def test_a_daemon_that_was_killed_makes_the_same_windows(daemon: Daemon):
     daemon.document["cache"]["shard_size"] = "64KiB"
     daemon.start()
-    wait_until(lambda: daemon.train()["shards"])
+    wait_until(lambda: daemon.train["shards"])
     daemon.kill()
     daemon.start()
     daemon.until_whole()
@@ -83,7 +96,8 @@ def test_a_tokenizer_that_changed_stops_the_dataset_and_names_both_hashes(daemon
     file = Path(daemon.document["datasets"]["train"]["transform"][0]["tokenize"]["tokenizer"])
     file.write_text(file.read_text() + "\n")
     daemon.start()
-    wait_until(lambda: "has sha256" in daemon.said())
-    assert "expected" in daemon.said()
-    with pytest.raises(CachecdError), daemon.connect(timeout=1.0) as cache:
-        cache.acquire("train", 0)
+    with (
+        daemon.connect() as cache,
+        pytest.raises(AcquireTimeoutError, match=f"has sha256 {digest(file)}, expected"),
+    ):
+        cache.acquire("train", 0, timeout=10.0)
