@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cachecd.config import SourceConfig
+from cachecd.cli.sampler import Sampler
+from cachecd.config import SourceConfig, load
 from cachecd.errors import RecordError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.formats.jsonl import lines
@@ -21,6 +22,7 @@ from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import decode_example
 from tests.contracts.format import Bench
 from tests.sampler.test_jsonl import bench_of, json_lines
+from tests.stores import S3Server
 
 
 def poured(bench: Bench, body: bytes, ranges: list[tuple[int, int]], key: str = "k") -> list[int]:
@@ -139,6 +141,30 @@ def test_a_cut_compressed_object_keeps_the_lines_before_the_cut(tmp_path: Path):
     [shard] = bench.pour([body[: len(body) * 2 // 3]], ["a.gz"])
     assert 1000 < len(shard.records) < 2500
     assert "GZIP stream is incomplete" in bench.set_aside[0]
+
+
+def test_ranges_of_objects_on_a_real_server_are_read_whole(
+    s3: S3Server, tmp_path: Path, monkeypatch
+):
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(lines, "RANGE", 64 << 10)
+    rows = [{"n": n, "pad": "x" * (200_000 if n == 40 else 3000)} for n in range(100)]
+    bucket = s3.bucket("json-lines")
+    plain = json_lines(rows[:80]).removesuffix(b"\n")
+    s3.put(bucket, {"a.jsonl": plain, "b.jsonl.gz": gzip.compress(json_lines(rows[80:]))})
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"version: 1\ncache: {{dir: {tmp_path}/cache, limit: 1GiB}}\n"
+        f"datasets: {{train: {{source: {{url: 's3://{bucket}/', format: jsonl}}}}}}\n"
+    )
+    sampler = Sampler(load(path), "train")
+    units = sampler.first(100)
+    assert len(units) == -(-len(plain) // (64 << 10)) + 1
+    sample = sampler.take(units, 200)
+    assert sorted(int(record.values["n"]) for record in sample.records) == list(range(100))
+    assert sample.errors == []
+    assert sample.read == len(units)
 
 
 # --- listing
