@@ -330,12 +330,16 @@ def other(**changed):
 
 
 INDEXES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "another format": (other(format="csv"), "format csv 2, expected mds 2"),
-    "another version": (other(version=1), "format mds 1, expected mds 2"),
-    "no list": (lambda entries: [], "is not the index of an MDS set"),
-    "no shards": (lambda entries: {"version": 2}, "index of an MDS set: KeyError('shards')"),
-    "no columns": (other(column_names=None), "is not the index of an MDS set"),
-    "too few sizes": (other(column_sizes=[8]), "is not the index of an MDS set"),
+    "another format": (other(format="csv"), "shards.0.format: Input should be 'mds'"),
+    "another version": (other(version=1), "shards.0.version: Input should be 2"),
+    "no list": (lambda entries: [], "index.json does not describe an MDS set: "),
+    "no shards": (lambda entries: {"version": 2}, "shards: Field required"),
+    "no columns": (
+        other(column_names=None),
+        "shards.0.column_names: Input should be a valid array",
+    ),
+    "no size": (other(column_sizes=[0, 8]), "shards.0.column_sizes.0: Input should be greater"),
+    "too few sizes": (other(column_sizes=[8]), "has not one encoding and one size for each of"),
     "twice": (lambda entries: {"shards": entries * 2}, "index.json names a shard twice"),
 }
 
