@@ -119,6 +119,17 @@ def test_set_becomes_records_with_a_unit_for_each_shard(source):
     assert [r["ids"].tolist() for r in records] == [[n] * 3 for n in range(50)]
 
 
+def test_arrays_of_any_length_are_declared_as_lists(source):
+    made = MdsSet(source.folder, {"tokens": ("ndarray:int32", None)})
+    lists = [np.arange(n, dtype="int32") for n in (3, 1, 200)]
+    made.add([[bytes([1 << 2, len(tokens)]) + tokens.tobytes()] for tokens in lists])
+    declared = {"features": {"tokens": {"dtype": "int32", "shape": [None]}}}
+    config = source.config.model_dump(mode="json")
+    source.config = DatasetConfig.model_validate({"source": config["source"] | declared})
+    assert [r["tokens"].tolist() for r in source.records()] == [t.tolist() for t in lists]
+    assert (source.set_aside, source.passed) == ({}, [])
+
+
 @pytest.mark.parametrize("compression", [*PACK, "zstd:7"])
 @pytest.mark.parametrize("hashes", [(), ("md5", "sha1", "sha3_256", "blake2b")])
 def test_compressed_shard_gives_its_samples(source, compression, hashes):
