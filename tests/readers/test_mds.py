@@ -119,6 +119,17 @@ def test_set_becomes_records_with_a_unit_for_each_shard(source):
     assert [r["ids"].tolist() for r in records] == [[n] * 3 for n in range(50)]
 
 
+def test_arrays_of_any_length_are_declared_as_lists(source):
+    made = MdsSet(source.folder, {"tokens": ("ndarray:int32", None)})
+    lists = [np.arange(n, dtype="int32") for n in (3, 1, 200)]
+    made.add([[bytes([1 << 2, len(tokens)]) + tokens.tobytes()] for tokens in lists])
+    declared = {"features": {"tokens": {"dtype": "int32", "shape": [None]}}}
+    config = source.config.model_dump(mode="json")
+    source.config = DatasetConfig.model_validate({"source": config["source"] | declared})
+    assert [r["tokens"].tolist() for r in source.records()] == [t.tolist() for t in lists]
+    assert (source.set_aside, source.passed) == ({}, [])
+
+
 @pytest.mark.parametrize("compression", [*PACK, "zstd:7"])
 @pytest.mark.parametrize("hashes", [(), ("md5", "sha1", "sha3_256", "blake2b")])
 def test_compressed_shard_gives_its_samples(source, compression, hashes):
@@ -330,12 +341,16 @@ def other(**changed):
 
 
 INDEXES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "another format": (other(format="csv"), "format csv 2, expected mds 2"),
-    "another version": (other(version=1), "format mds 1, expected mds 2"),
-    "no list": (lambda entries: [], "is not the index of an MDS set"),
-    "no shards": (lambda entries: {"version": 2}, "index of an MDS set: KeyError('shards')"),
-    "no columns": (other(column_names=None), "is not the index of an MDS set"),
-    "too few sizes": (other(column_sizes=[8]), "is not the index of an MDS set"),
+    "another format": (other(format="csv"), "shards.0.format: Input should be 'mds'"),
+    "another version": (other(version=1), "shards.0.version: Input should be 2"),
+    "no list": (lambda entries: [], "index.json does not describe an MDS set: "),
+    "no shards": (lambda entries: {"version": 2}, "shards: Field required"),
+    "no columns": (
+        other(column_names=None),
+        "shards.0.column_names: Input should be a valid array",
+    ),
+    "no size": (other(column_sizes=[0, 8]), "shards.0.column_sizes.0: Input should be greater"),
+    "too few sizes": (other(column_sizes=[8]), "has not one encoding and one size for each of"),
     "twice": (lambda entries: {"shards": entries * 2}, "index.json names a shard twice"),
 }
 
