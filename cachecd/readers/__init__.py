@@ -1,1 +1,1 @@
-"""Classes that format `python` imports by name. They read windows of HDF5 and zarr arrays."""
+"""Classes that format `python` imports by name: they read windows of HDF5 and zarr arrays, and MDS sets."""

@@ -12,20 +12,21 @@ import contextlib
 import hashlib
 import importlib
 import io
-import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from cachecd.errors import RecordError
 from cachecd.sampler.formats.packed import inflated
 from cachecd.sampler.view import StoreView
+from cachecd.stores.backend import GoneError
 from cachecd.stores.extras import extra
 
 _INDEX = "index.json"
@@ -36,6 +37,48 @@ _DTYPES |= {bits + 2: f"float{bits}" for bits in (16, 32, 64)}
 
 # Name, length (None: each sample states it), decoder (None: the column is not read).
 _Columns = Sequence[tuple[str, int | None, Callable[[bytes], Any] | None]]
+
+
+class _File(BaseModel):
+    name: str = Field(alias="basename")
+    size: NonNegativeInt = Field(alias="bytes")
+    hashes: dict[str, str]
+
+    def verify(self, data: bytes) -> None:
+        if len(data) != self.size:
+            raise ValueError(
+                f"{self.name} has {len(data)} bytes, but {_INDEX} says {self.size}: it is damaged, or of "
+                "another set"
+            )
+        for algorithm, digest in self.hashes.items():
+            if _digest(algorithm, data) not in (None, digest):
+                raise ValueError(f"{self.name} is damaged: {_INDEX} has another {algorithm}")
+
+
+class _Shard(BaseModel):
+    format: Literal["mds"]
+    version: Literal[2]
+    samples: NonNegativeInt
+    column_names: list[str]
+    column_encodings: list[str]
+    column_sizes: list[PositiveInt | None]
+    compression: str | None
+    raw_data: _File
+    zip_data: _File | None
+
+    def content(self, store: StoreView) -> bytes:
+        """Returns the whole shard, inflated. ValueError if it contradicts index.json."""
+        stored = self.zip_data or self.raw_data
+        data = store.get(stored.name)
+        stored.verify(data)
+        if self.zip_data is not None:
+            data = _inflated(data, (self.compression or "").partition(":")[0], self.raw_data.size)
+            self.raw_data.verify(data)
+        return data
+
+
+class _Index(BaseModel):
+    shards: list[_Shard]
 
 
 class Shards:
@@ -58,7 +101,7 @@ class Shards:
     def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
         for name, shard in self._index(store).items():
             self._columns(shard)
-            yield {"name": name, "size": shard.raw.size}
+            yield {"name": name, "size": shard.raw_data.size}
 
     def read(self, unit: str, store: StoreView) -> Iterator[dict[str, Any] | RecordError]:
         shard = self._index(store).get(unit)
@@ -69,7 +112,9 @@ class Shards:
         samples = int.from_bytes(data[:4], "little")
         begin = 4 * (samples + 2)
         if samples != shard.samples or len(data) < begin:
-            raise ValueError(f"it has {samples} samples, but {_INDEX} says {shard.samples}")
+            raise ValueError(
+                f"it has {samples} samples in {len(data)} bytes, but {_INDEX} says {shard.samples} samples"
+            )
         offsets = [begin, *np.frombuffer(data[4:begin], "<u4").tolist()]
         if offsets != sorted(offsets) or offsets[-1] != len(data):
             raise ValueError("its offsets run backwards, or do not end at its end")
@@ -77,84 +122,34 @@ class Shards:
             yield _record(columns, data[start:stop])
 
     def _index(self, store: StoreView) -> dict[str, _Shard]:
-        about = store.stat(_INDEX)
+        try:
+            about = store.stat(_INDEX)
+        except GoneError as error:
+            raise ValueError(f"url has no {_INDEX}, expected the folder of an MDS set") from error
         if self._version != (about.etag, about.size):
             try:
-                shards = [_Shard.of(entry) for entry in json.loads(store.get(_INDEX))["shards"]]
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{_INDEX} is not the index of an MDS set: {error!r}") from error
-            self._shards = {shard.raw.name: shard for shard in shards}
+                shards = _Index.model_validate_json(store.get(_INDEX)).shards
+            except ValidationError as error:
+                fault = error.errors()[0]
+                where = ".".join(map(str, fault["loc"]))
+                raise ValueError(
+                    f"{_INDEX} does not describe an MDS set: {where}: {fault['msg']}"
+                ) from error
+            self._shards = {shard.raw_data.name: shard for shard in shards}
             if len(self._shards) < len(shards):
                 raise ValueError(f"{_INDEX} names a shard twice")
             self._version = about.etag, about.size
         return self._shards
 
     def _columns(self, shard: _Shard) -> _Columns:
-        names = [name for name, _, _ in shard.columns]
+        names = shard.column_names
         wanted = names if self._wanted is None else self._wanted
         if missing := [name for name in wanted if name not in names]:
             raise ValueError(f"columns: found {missing}, expected some of {names}")
-        columns = []
-        for name, encoding, length in shard.columns:
-            decoder = _decoder(encoding) if name in wanted else None
-            if name in wanted and decoder is None:
-                why = "can run code when it is read" if encoding == "pkl" else "is not supported"
-                raise ValueError(
-                    f"column {name!r} has encoding {encoding}, which {why}: list the other columns in the "
-                    "option `columns`"
-                )
-            columns.append((name, length, decoder))
-        return columns
-
-
-class _File(NamedTuple):
-    name: str
-    size: int
-    hashes: Mapping[str, str]
-
-    @staticmethod
-    def of(entry: Mapping[str, Any]) -> _File:
-        return _File(str(entry["basename"]), int(entry["bytes"]), dict(entry["hashes"]))
-
-    def verify(self, data: bytes) -> None:
-        if len(data) != self.size:
-            raise ValueError(
-                f"{self.name} has {len(data)} bytes, but {_INDEX} says {self.size}: it is damaged, or of "
-                "another set"
-            )
-        for algorithm, digest in self.hashes.items():
-            if _digest(algorithm, data) not in (None, digest):
-                raise ValueError(f"{self.name} is damaged: {_INDEX} has another {algorithm}")
-
-
-class _Shard(NamedTuple):
-    """An entry of index.json. `stored` is `raw` if the shard is not compressed."""
-
-    raw: _File
-    stored: _File
-    compression: str
-    samples: int
-    columns: Sequence[tuple[str, str, int | None]]
-
-    @staticmethod
-    def of(entry: Mapping[str, Any]) -> _Shard:
-        if (entry["format"], entry["version"]) != ("mds", 2):
-            raise ValueError(f"format {entry['format']} {entry['version']}, expected mds 2")
-        raw = _File.of(entry["raw_data"])
-        packed = entry["zip_data"]
-        stored, compression = (_File.of(packed), entry["compression"]) if packed else (raw, "")
-        names = ("column_names", "column_encodings", "column_sizes")
-        columns = list(zip(*(entry[name] for name in names), strict=True))
-        return _Shard(raw, stored, compression.partition(":")[0], int(entry["samples"]), columns)
-
-    def content(self, store: StoreView) -> bytes:
-        """Returns the whole shard, inflated. ValueError if it contradicts index.json."""
-        data = store.get(self.stored.name)
-        self.stored.verify(data)
-        if self.compression:
-            data = _inflated(data, self.compression, self.raw.size)
-            self.raw.verify(data)
-        return data
+        columns = list(zip(names, shard.column_encodings, shard.column_sizes, strict=False))
+        if {len(names), len(shard.column_encodings), len(shard.column_sizes)} != {len(columns)}:
+            raise ValueError(f"{_INDEX} has not one encoding and one size for each of {names}")
+        return [(n, size, _decoder(n, e) if n in wanted else None) for n, e, size in columns]
 
 
 def _digest(algorithm: str, data: bytes) -> str | None:
@@ -211,17 +206,22 @@ def _record(columns: _Columns, sample: bytes) -> dict[str, Any] | RecordError:
     return record
 
 
-def _decoder(encoding: str) -> Callable[[bytes], Any] | None:
+def _decoder(name: str, encoding: str) -> Callable[[bytes], Any]:
     kind, _, form = encoding.partition(":")
-    if kind == "ndarray":
-        dtype, _, extents = form.partition(":")
+    dtype, _, extents = form.partition(":")
+    if kind == "ndarray" and dtype in ("", *_DTYPES.values()):
         return partial(_array, dtype, [int(n) for n in extents.split(",")] if extents else None)
-    if kind in _PLAIN:
-        return bytes
     if kind in ("int", *_DTYPES.values()):
         return partial(_values, "int64" if kind == "int" else kind, [])
-    # NumPy's float64, because Python's floats are stored as float32.
-    return int if kind == "str_int" else np.float64 if kind == "str_float" else None
+    if kind in _PLAIN:
+        return bytes
+    if kind in ("str_int", "str_float"):
+        return int if kind == "str_int" else np.float64  # Python's floats are stored as float32
+    why = "can run code when it is read" if kind == "pkl" else "is not supported"
+    raise ValueError(
+        f"column {name!r} has encoding {encoding}, which {why}: list the other columns in the option "
+        "`columns`"
+    )
 
 
 def _array(dtype: str, shape: Sequence[int] | None, data: bytes) -> Any:

@@ -23,6 +23,8 @@ from tests.zstandard import SKIPPABLE, zstd
 RECORDS = [b"first", b"", b"the third record"]
 PLAIN = frames(RECORDS)
 COMPRESSED = ["GZIP", "ZLIB", "ZSTD"]
+# The header of a frame of a single segment, whose content has 256 MiB, and more of the frame.
+LONG = b"\x28\xb5\x2f\xfd\xa0" + (1 << 28).to_bytes(4, "little") + bytes(20)
 
 
 @pytest.fixture
@@ -110,8 +112,18 @@ def test_altered_zstandard_frame_never_gives_other_content():
         (zstandard.compress(PLAIN) + b"g", "ZSTD stream: Unknown frame descriptor"),
         (zstandard.wide(28), "a window of 268435456 bytes, expected at most 134217728"),
         (zstandard.wide(41), "a window of 2199023255552 bytes, expected at most 134217728"),
+        (LONG, "a window of 268435456 bytes, expected at most 134217728"),
+        (b"\x28\xb5\x2f\xfd\x28" + LONG[5:], "ZSTD stream: Unsupported frame parameter"),
     ],
-    ids=["garbage", "zeros", "a byte", "256 MiB", "2 TiB"],
+    ids=[
+        "garbage",
+        "zeros",
+        "a byte",
+        "256 MiB",
+        "2 TiB",
+        "one segment of 256 MiB",
+        "a reserved bit",
+    ],
 )
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_zstandard_stream_is_refused_however_it_arrives(stream, why, step):

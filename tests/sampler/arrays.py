@@ -46,6 +46,7 @@ class Place:
         )
         self.fetched_bytes = 0
         self.set_aside: dict[str, str] = {}
+        self.passed: list[str] = []  # reasons for which records were skipped
         self.schema: Schema | None = None
 
     def put(self, **objects: bytes | np.ndarray[Any, Any]) -> None:
@@ -74,6 +75,7 @@ class Place:
         self.schema = Schema.from_json(player.schema) if player.schema else None
         self.fetched_bytes = player.made[-1].outcome.fetched_bytes
         self.set_aside |= {s.key: s.reason for made in player.made for s in made.outcome.skipped}
+        self.passed = [one.reason for made in player.made for one in made.outcome.passed]
         paths = [self.made / f"{made.number}.tfrecord" for made in player.made if made.data]
         return [self._decoded(record) for path in paths for record in read_back(path).records]
 

@@ -6,6 +6,8 @@ import gzip
 import random
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from cachecd.model import Unit
 from cachecd.sampler.formats import tar, tfrecord, webdataset
 from tests import zstandard
@@ -20,6 +22,12 @@ def by_halves(data: bytes) -> bytes:
     """As a parallel compressor does it: several members, here cut in the middle of a record."""
     half = len(data) // 2
     return gzip.compress(data[:half]) + gzip.compress(data[half:]) + bytes(100)
+
+
+@pytest.mark.parametrize("key", ["a.jsonl.ZST", "a.zstd", "b/a.tzst", "a.tar.gz", "a.tgz", "a.z"])
+def test_name_shows_that_an_object_is_compressed(key):
+    assert Unit(0, key, 1).seems_packed
+    assert not Unit(0, f"{key}.tar", 1).seems_packed
 
 
 class Packed(FormatContract):

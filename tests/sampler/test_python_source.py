@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.errors import ConfigError, SourceUnreachableError
+from cachecd.errors import ConfigError, RecordError, SourceUnreachableError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.formats import open_format
 from cachecd.sampler.formats.python import Lockstep
@@ -92,6 +92,18 @@ def test_a_second_try_that_succeeds_passes_over_what_the_first_gave(bench, monke
     made = bench("Counted", units=1)
     found = values(made, 1)
     assert [v["number"][1] for v in found] == [[n] for n in range(10)]
+    assert made.set_aside == {}
+
+
+def test_record_error_in_place_of_a_record_costs_that_record_alone(bench, monkeypatch):
+    def read(self: Any, unit: str, store: Any) -> Iterator[dict[str, int] | RecordError]:
+        for number in range(5):
+            yield RecordError("it has no label") if number == 2 else {"number": number}
+
+    monkeypatch.setattr(readers.Counted, "read", read)
+    made = bench("Counted", units=1)
+    assert [v["number"][1] for v in values(made, 1)] == [[0], [1], [3], [4]]
+    assert made.reasons == ["it has no label"]
     assert made.set_aside == {}
 
 

@@ -16,7 +16,6 @@ Compression = Literal["GZIP", "ZLIB", "ZSTD"]
 
 _WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # zlib's codes for the two formats
 _FRAME = b"\x28\xb5\x2f\xfd"  # begins a Zstandard frame
-_LONGEST_HEADER = 18  # bytes of a Zstandard frame
 _LARGEST_WINDOW = 128 << 20  # bytes that a Zstandard frame may refer back to; held in memory
 _READ = (
     64 << 10
@@ -104,7 +103,7 @@ class Inflater:
     def _begin(self, data: bytes) -> bytes:
         """Begins the next member or frame. Returns its bytes, or b"" if none begins yet."""
         if self._zstd is not None:
-            if not _is_admitted(data, self._zstd):
+            if not _is_admitted(data):
                 self._held = data
                 return b""
             self._stream = self._zstd.ZstdDecompressor()
@@ -134,7 +133,7 @@ class Inflater:
             data = stream.unconsumed_tail if self._zstd is None else b""  # zstd keeps the rest
 
 
-def _is_admitted(frame: bytes, zstd: Any) -> bool:
+def _is_admitted(frame: bytes) -> bool:
     """Returns False if the header of the Zstandard frame is not complete. InflateError if the frame needs a
     larger window or a dictionary.
 
@@ -143,22 +142,26 @@ def _is_admitted(frame: bytes, zstd: Any) -> bool:
     """
     if not _FRAME.startswith(frame[:4]):
         return True  # a skippable frame, or other bytes, which the decompressor refuses
-    try:
-        header = zstd.get_frame_info(frame[:_LONGEST_HEADER])
-    except zstd.ZstdError:  # incomplete, or damaged, which the decompressor refuses
-        return len(frame) >= _LONGEST_HEADER
-    # RFC 8878, 3.1.1.1: a frame of a single segment has no window, because its content is the window.
-    window = (8 + (frame[5] & 7)) << (7 + (frame[5] >> 3))
-    window = header.decompressed_size if frame[4] & 0x20 else window
+    if len(frame) < 6:
+        return False
+    flags = frame[4]  # RFC 8878, 3.1.1.1
+    is_single = bool(flags & 0x20)  # a frame of a single segment: its content is its window
+    begin = 5 if is_single else 6
+    middle = begin + (0, 1, 2, 4)[flags & 3]
+    end = middle + (int(is_single), 2, 4, 8)[flags >> 6]
+    if len(frame) < end:
+        return False
+    dictionary = int.from_bytes(frame[begin:middle], "little")
+    window = int.from_bytes(frame[middle:end], "little")
+    window = window if is_single else (8 + (frame[5] & 7)) << (7 + (frame[5] >> 3))
     if window > _LARGEST_WINDOW:
         raise InflateError(
             f"ZSTD stream: a frame has a window of {window} bytes, expected at most {_LARGEST_WINDOW}: "
             "compress it with a window of 128 MiB or less (zstd --long=27)"
         )
-    if header.dictionary_id:
+    if dictionary:
         raise InflateError(
-            f"ZSTD stream: a frame needs the dictionary {header.dictionary_id}: compress it without a "
-            "dictionary"
+            f"ZSTD stream: a frame needs the dictionary {dictionary}: compress it without a dictionary"
         )
     return True
 
