@@ -205,6 +205,17 @@ def test_json_lines_under_another_format_are_recognised(objects, capsys, tmp_pat
     assert (hint in capsys.readouterr().out) == (form != "jsonl")
 
 
+def test_parts_in_which_no_line_begins_fail_the_check(objects, capsys, tmp_path):
+    path, table = objects(1000), tmp_path / "parts.csv"
+    table.write_text("key,offset,length\n0.bin,10,20\n1.bin,500,20\n")
+    manifest = f"format: jsonl, manifest: 'file://{table}'"
+    path.write_text(path.read_text().replace("format: files", manifest))
+    assert cli.run_command(["check", str(path), "--sources"]) == 1
+    assert "none of the first 2 units has a record; 2 x no line begins in it" in (
+        capsys.readouterr().err
+    )
+
+
 def split_of(tmp_path, split):
     """A configuration of one large array; its directory has no cache yet."""
     folder = tmp_path / "src"

@@ -34,42 +34,41 @@ def schema_of(
     ignored. UnitError if no line is a record, or if no feature holds a name's values.
     """
     parser, count, fault = LineParser(columns), 0, ""
-    values: dict[str, list[Any]] = {}
+    forms: dict[str, list[_Form]] = {}
     for line in lines:
         try:
             if isinstance(line, RecordError):
                 raise line
             for name, value in parser.record(line).items():
-                values.setdefault(name, []).append(value)
+                forms.setdefault(name, []).append(_form_of(value))
             count += 1
         except RecordError as error:
             fault = fault or str(error)
     if not count:
         raise UnitError(f"none of its first lines is a record; the first: {fault}")
-    if len(values) > MOST_VALUES:
+    if len(forms) > MOST_VALUES:
         raise UnitError(
-            f"its first lines have {len(values)} different names, expected at most {MOST_VALUES}: name the "
+            f"its first lines have {len(forms)} different names, expected at most {MOST_VALUES}: name the "
             "wanted ones in source.columns"
         )
     for column in columns or ():
-        if not any(f"{name}.".startswith(f"{column}.") for name in (*values, *declared)):
-            names = ", ".join(map(shown, list(values)[:50]))
+        if not any(f"{name}.".startswith(f"{column}.") for name in (*forms, *declared)):
+            names = ", ".join(map(shown, list(forms)[:50]))
             raise UnitError(
                 f"none of its first {count} records has a column {column!r} (source.columns), only "
                 f"{names}; if the column is rare, declare it in source.features"
             )
     made = (
-        _feature(name, values[name], len(values[name]) < count, name in declared)
-        for name in sorted(values)
+        _feature(name, forms[name], len(forms[name]) < count, name in declared)
+        for name in sorted(forms)
     )
     return Schema(tuple(feature for feature in made if feature is not None))
 
 
 def _feature(
-    name: str, values: Sequence[Any], is_missing: bool, is_declared: bool
+    name: str, forms: Sequence[_Form], is_missing: bool, is_declared: bool
 ) -> Feature | None:
-    """Returns the feature of these values; None if all of them are empty lists."""
-    forms = [_form_of(value) for value in values]
+    """Returns the feature of values of these forms; None if all of them are empty lists."""
     known = [form for form in forms if form[0]]
     if not known:
         return None
