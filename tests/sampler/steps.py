@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,19 @@ def nameless(record: Record) -> Record:
 def twice(record: Record) -> Iterator[Record]:
     for variant in range(2):
         yield {**record, "variant": variant}
+
+
+def over(step: Any, items: list[Any]) -> list[Any]:
+    """The results of a ready-made step over groups."""
+
+    async def given() -> AsyncIterator[Any]:
+        for item in items:
+            yield item
+
+    async def results() -> list[Any]:
+        return [result async for result in step.over(given())]
+
+    return asyncio.run(results())
 
 
 def to_bytes(record: Record) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from cachecd.errors import RecordError
 from cachecd.sampler.transforms import Item
 from cachecd.sampler.transforms.pack import Pack, best_fit, plain, survey
+from tests.sampler.steps import over
 
 # Lengths of documents, and window and stride.
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
@@ -31,7 +31,7 @@ def documents(lengths: list[int]) -> list[Any]:
 def packed(items: list[Item], **options: Any) -> list[Item]:
     given: Any = {"feature": "tokens", "window": 4, "stride": 4, "remainder": "drop"}
     step = Pack(**{**given, "segments": False, "fit": "plain", **options})
-    return asyncio.run(step.over(items))
+    return over(step, items)
 
 
 def records(*lists: list[int]) -> list[Item]:
@@ -131,7 +131,8 @@ def test_a_record_without_tokens_costs_that_record(value: Any, message: str):
 
 
 def test_an_empty_document_is_no_document():
-    [window] = packed(records([1, 2], [], [3, 4]), segments=True)
+    empty: Item = {"tokens": []}
+    [window] = packed([*records([1, 2], []), empty, *records([3, 4])], segments=True)
     assert window["segments"].tolist() == [1, 1, 2, 2]  # type: ignore[index]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cachecd.sampler.transforms.groups import group_steps
 from cachecd_client._core import encode_example
 from tests.contracts.format import Bench
 from tests.core.shards import frames
+from tests.sampler.steps import over
 from tests.small_tokenizer import digest, plain, save, tokenizer
 
 TEXTS = [
@@ -44,7 +44,7 @@ def opened(path: Path, **options: Any) -> Any:
 
 def run(step: Any, *values: Any) -> list[Item]:
     items: list[Item] = [{} if value is None else {"text": value, "n": 1} for value in values]
-    return asyncio.run(step.over(items))
+    return over(step, items)
 
 
 def tokens(item: Item) -> list[int]:

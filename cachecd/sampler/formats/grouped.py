@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from cachecd.errors import RecordError, UnitError
@@ -53,66 +53,76 @@ class Grouped:
                 "samples of it are excluded, but a step over groups mixes samples: exclude the whole "
                 "object"
             )
-        group = unit.record >> _BITS if unit.offset else 0
+        number = unit.record >> _BITS if unit.offset else 0
         is_empty = True
-        async with aclosing(self._groups(unit, content)) as groups:
-            async for offset, items in groups:
+        async with aclosing(self._format.read(unit, content)) as records:
+            while (first := await anext(records, None)) is not None:
                 is_empty = False
-                first, group = group << _BITS, group + 1
-                if group > _MOST_GROUPS:
+                group, begin = _Group(first[1], records), number << _BITS
+                if unit.stop and begin >= unit.stop:
+                    return
+                number += 1
+                if number > _MOST_GROUPS:
                     raise UnitError(
                         f"it has more than {_MOST_GROUPS} groups of 8 MiB: write smaller objects"
                     )
-                if unit.stop and first >= unit.stop:
-                    return
-                if unit.record >> _BITS >= group:
-                    continue
-                for ordinal, result in enumerate(await self._results(items), first):
-                    if ordinal < unit.record:
-                        continue
-                    yield ordinal, offset
-                    try:
-                        if isinstance(result, RecordError):
-                            raise result
-                        while not shard.add(result, unit, ordinal):
-                            yield ordinal, offset
-                        if METER.on:
-                            METER.enter("decode")
-                    except RecordError as error:
-                        shard.pass_over(unit, ordinal, error)
-                    if ordinal + 1 == unit.stop:
-                        return
+                ordinal = begin
+                if unit.record >> _BITS < number:
+                    async with aclosing(self._results(group)) as results:
+                        async for result in results:
+                            if ordinal >= unit.record:
+                                yield ordinal, first[0]
+                                try:
+                                    if isinstance(result, RecordError):
+                                        raise result
+                                    while not shard.add(result, unit, ordinal):
+                                        yield ordinal, first[0]
+                                except RecordError as error:
+                                    shard.pass_over(unit, ordinal, error)
+                            ordinal += 1
+                            if ordinal == unit.stop:
+                                return
+                            if ordinal == number << _BITS:
+                                raise UnitError(
+                                    f"a group of 8 MiB has more than {1 << _BITS} results"
+                                )
+                async for _ in group:
+                    pass  # a step may leave some records, and the next group begins after them
         if is_empty and not self._format.may_be_empty(unit):
             raise UnitError("it has no records")
 
-    async def _groups(
-        self, unit: Unit, content: Content
-    ) -> AsyncGenerator[tuple[int, list[Item]], None]:
-        """Yields the offset and the records of each group."""
-        begin, size = unit.offset, 0
-        items: list[Item] = []
-        async with aclosing(self._format.read(unit, content)) as records:
-            async for offset, record in records:
-                begin = begin if items else offset
-                items.append(record)
-                size += _RECORD + _size(record)
-                if size >= GROUP:
-                    yield begin, items
-                    items, size = [], 0
-        if items:
-            yield begin, items
+    async def _results(self, group: _Group) -> AsyncGenerator[Item, None]:
+        """Yields the results of a group. The steps measure themselves."""
+        items: AsyncIterator[Item] = group
+        async with AsyncExitStack() as opened:
+            for step in self._steps:
+                items = await opened.enter_async_context(aclosing(step.over(items)))
+            while True:
+                before = METER.enter("") if METER.on else ""
+                result = await anext(items, None)
+                if METER.on:
+                    METER.enter(before)
+                if result is None:
+                    return
+                yield result
 
-    async def _results(self, items: list[Item]) -> list[Item]:
-        before = METER.enter("") if METER.on else ""  # the steps measure themselves
-        for step in self._steps:
-            items = await step.over(items)
-        if len(items) > 1 << _BITS:
-            raise UnitError(
-                f"a group of 8 MiB has {len(items)} results, expected at most {1 << _BITS}"
-            )
-        if METER.on:
-            METER.enter(before)
-        return items
+
+class _Group(AsyncIterator[Item]):
+    """The records of a group: `first`, and those that follow from `records`."""
+
+    def __init__(self, first: Item, records: AsyncIterator[tuple[int, Item]]) -> None:
+        self._next: Item | None = first
+        self._records = records
+        self._size = 0
+
+    async def __anext__(self) -> Item:
+        item, self._next = self._next, None
+        if item is None and self._size < GROUP:
+            _, item = await anext(self._records)
+        if item is None:
+            raise StopAsyncIteration
+        self._size += _RECORD + _size(item)
+        return item
 
 
 def _size(record: Item) -> int:

@@ -8,7 +8,7 @@ groups, the other steps also run group by group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,8 +24,8 @@ from cachecd.stores.extras import extra
 class GroupStep(Protocol):
     """A step over groups."""
 
-    async def over(self, items: list[Item]) -> list[Item]:
-        """Returns the results of a group, which depend only on `items`. Returns a RecordError for each
+    def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
+        """Yields the results of a group, which depend only on its `items`. Yields a RecordError for each
         record that cannot be used. UnitError: the rest of the unit cannot be used."""
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
@@ -64,16 +64,15 @@ class _EachRecord:
         self._name = step.name
         self._transform = build((step,))
 
-    async def over(self, items: list[Item]) -> list[Item]:
+    async def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
         assert self._transform is not None, "it has a step"
-        results: list[Item] = []
-        for item in items:
+        async for item in items:
             if isinstance(item, RecordError):
-                results.append(item)
+                yield item
                 continue
             try:
                 with METER.stage(self._name):
-                    results += self._transform(item)
+                    results = list(self._transform(item))
             except RecordError as error:
                 # The windows after this record would be others, but they would have the same names.
                 raise UnitError(
@@ -81,7 +80,8 @@ class _EachRecord:
                     "record. Return None for a record that you want to drop"
                 ) from error
             await asyncio.sleep(0)  # heartbeats and fetches run; damage of user code shows now
-        return results
+            for result in results:
+                yield result
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
         return before
@@ -95,16 +95,24 @@ class _UsersStep:
         self._function = imported(function, "transform", "function")
         self._guest = Guest()
 
-    async def over(self, items: list[Item]) -> list[Item]:
-        records = [item for item in items if not isinstance(item, RecordError)]
+    async def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
+        records, errors = list[Record](), list[RecordError]()
+        async for item in items:
+            if isinstance(item, RecordError):
+                errors.append(item)
+            else:
+                records.append(item)
         with METER.stage(self._name, len(records)):
             try:
                 results = self._results(records)
             except BlamedError:
                 results = self._results(records)  # like all user code, it gets a second try
-        return [*results, *(item for item in items if isinstance(item, RecordError))]
+        for result in results:
+            yield result
+        for error in errors:
+            yield error
 
-    def _results(self, records: Sequence[Record]) -> list[Item]:
+    def _results(self, records: Sequence[Record]) -> list[Record]:
         copies = map(dict[str, Any], records)  # the function may change them
         results = self._guest.call(self._name, partial(self._listed, copies))
         for result in results:

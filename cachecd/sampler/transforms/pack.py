@@ -8,7 +8,7 @@ least room that suffices (Ding et al., Fewer Truncations Improve Language Modeli
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,59 +43,65 @@ class Pack:
             fit == "best",
         )
 
-    async def over(self, items: list[Item]) -> list[Item]:
-        errors: list[Item] = []
-        documents: list[Tokens] = []
-        for item in items:
-            tokens = self._tokens(item, documents)
+    async def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
+        errors: list[RecordError] = []
+        documents: list[Tokens] = []  # for best fit
+        packing = Packing(self._window, self._stride)
+        dtype: np.dtype[Any] | None = None
+        async for item in items:
+            tokens = self._tokens(item, dtype)
             if isinstance(tokens, RecordError):
                 errors.append(tokens)
-            elif tokens.size:
+                continue
+            dtype = tokens.dtype if tokens.size else dtype
+            if self._is_best and tokens.size:
                 documents.append(tokens)
-        windows = await METER.off_loop("pack", partial(self._windows, documents), len(documents))
-        return [*windows, *errors]
+            elif tokens.size:
+                for window in packing.add(tokens):
+                    yield self._record(window)
+        windows = packing.rest()
+        if documents:
+            fitting = partial(best_fit, documents, self._window, self._stride)
+            windows = await METER.off_loop("pack", fitting, len(documents))
+        for window in windows:
+            yield self._record(window)
+        for error in errors:
+            yield error
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
         return {self._feature: (self._window,)}
 
-    def _tokens(self, item: Item, before: Sequence[Tokens]) -> Tokens | RecordError:
+    def _tokens(self, item: Item, dtype: np.dtype[Any] | None) -> Tokens | RecordError:
+        """Returns the tokens of a record. `dtype`: that of the documents before it."""
         if isinstance(item, RecordError):
             return item
         if self._feature not in item:
             return RecordError(f"pack: the record has no feature {self._feature!r}")
         tokens = np.asarray(item[self._feature])
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             return RecordError(
                 f"pack: {self._feature!r} has {tokens.dtype.name} {list(tokens.shape)}, expected a list of "
                 "whole numbers"
             )
-        if before and tokens.dtype != before[0].dtype and tokens.size:
+        if tokens.size and dtype not in (None, tokens.dtype):
             return RecordError(
-                f"pack: {self._feature!r} has {tokens.dtype.name}, but the documents before it have "
-                f"{before[0].dtype.name}"
+                f"pack: {self._feature!r} has {tokens.dtype.name}, but the documents before it have {dtype}"
             )
         return tokens
 
-    def _windows(self, documents: Sequence[Tokens]) -> list[Item]:
-        pack = best_fit if self._is_best else plain
-        windows: list[Item] = []
-        for tokens, numbers in pack(documents, self._window, self._stride):
-            missing = self._window - tokens.size
-            if missing and not self._is_padded:
-                windows.append(
-                    RecordError(
-                        f"pack: the last window of a group has {tokens.size} tokens, expected "
-                        f"{self._window} (remainder: drop)"
-                    )
-                )
-                continue
-            record = {self._feature: np.pad(tokens, (0, missing))}
-            if self._is_padded:
-                record[MASK] = np.arange(self._window) < tokens.size
-            if self._has_segments:
-                record["segments"] = np.pad(numbers, (0, missing))
-            windows.append(record)
-        return windows
+    def _record(self, window: Window) -> Item:
+        missing = self._window - window.tokens.size
+        if missing and not self._is_padded:
+            return RecordError(
+                f"pack: the last window of a group has {window.tokens.size} tokens, expected "
+                f"{self._window} (remainder: drop)"
+            )
+        record = {self._feature: np.pad(window.tokens, (0, missing))}
+        if self._is_padded:
+            record[MASK] = np.arange(self._window) < window.tokens.size
+        if self._has_segments:
+            record["segments"] = np.pad(window.documents, (0, missing))
+        return record
 
 
 class Window(NamedTuple):
@@ -106,21 +112,49 @@ class Window(NamedTuple):
     documents: NDArray[np.uint32]
 
 
-def plain(documents: Sequence[Tokens], window: int, stride: int) -> Iterator[Window]:
-    """Yields the windows of the concatenated documents. Only the last one may be shorter, and it has at
-    least one token that no window before it has. No document is empty."""
-    if not documents:
-        return
-    tokens = np.concatenate(documents)
-    lengths = [document.size for document in documents]
-    numbers = np.repeat(np.arange(1, len(lengths) + 1, dtype=np.uint32), lengths)
-    for begin in _begins(tokens.size, window, stride):
-        part = numbers[begin : begin + window]
-        yield Window(tokens[begin : begin + window], part - part[0] + np.uint32(1))
+class Packing:
+    """Cuts windows out of concatenated documents, as these come. No document is empty."""
+
+    def __init__(self, window: int, stride: int) -> None:
+        self._window, self._stride = window, stride
+        self._left = np.zeros(0, np.uint8)  # the tokens from the next window on
+        self._documents = np.zeros(0, np.uint32)  # the numbers of their documents
+        self._count = 0
+        self._covered = 0  # how many of the tokens are in the window before
+
+    def add(self, document: Tokens) -> Iterator[Window]:
+        """Yields the windows that the document fills."""
+        self._count += 1
+        numbers = np.full(document.size, self._count, np.uint32)
+        tokens = np.concatenate((self._left, document)) if self._left.size else document
+        numbers = np.concatenate((self._documents, numbers))
+        at = 0
+        while at + self._window <= tokens.size:
+            yield self._cut(tokens[at : at + self._window], numbers[at : at + self._window])
+            at += self._stride
+            self._covered = self._window - self._stride
+        self._left, self._documents = tokens[at:].copy(), numbers[at:].copy()
+
+    def rest(self) -> Iterable[Window]:
+        """Returns the last window, which is shorter, if it has a token that no window before it has."""
+        is_new = self._left.size > self._covered
+        return (self._cut(self._left, self._documents),) if is_new else ()
+
+    @staticmethod
+    def _cut(tokens: Tokens, numbers: NDArray[np.uint32]) -> Window:
+        return Window(tokens, numbers - numbers[0] + np.uint32(1))
 
 
-def best_fit(documents: Sequence[Tokens], window: int, stride: int) -> Iterator[Window]:
-    """Yields windows of whole documents. Only documents that are longer than a window are cut, as `plain`
+def plain(documents: Iterable[Tokens], window: int, stride: int) -> Iterator[Window]:
+    """Yields the windows of the concatenated documents."""
+    packing = Packing(window, stride)
+    for document in documents:
+        yield from packing.add(document)
+    yield from packing.rest()
+
+
+def best_fit(documents: Sequence[Tokens], window: int, stride: int) -> list[Window]:
+    """Returns windows of whole documents. Only documents that are longer than a window are cut, as `plain`
     cuts them. No document is empty."""
     pieces = [
         document[begin : begin + window]
@@ -140,9 +174,12 @@ def best_fit(documents: Sequence[Tokens], window: int, stride: int) -> Iterator[
         contents[number].append(piece)
         if room > piece.size:
             insort(free, (room - piece.size, number))
+    windows = []
     for parts in contents:
         numbers = np.arange(1, len(parts) + 1, dtype=np.uint32)
-        yield Window(np.concatenate(parts), np.repeat(numbers, [part.size for part in parts]))
+        documents_of = np.repeat(numbers, [part.size for part in parts])
+        windows.append(Window(np.concatenate(parts), documents_of))
+    return windows
 
 
 def survey(lengths: Sequence[int], window: int, stride: int) -> dict[str, tuple[float, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ from cachecd.sampler.view import opened_folder
 _CALL = 1 << 20
 LONGEST = 8 << 20
 """Bytes of the longest document: its tokens may take a GB while it is tokenized."""
-
-Text = tuple[int, str]  # the place of a record in its group, and its text
 
 
 class Tokenize:
@@ -81,39 +79,40 @@ class Tokenize:
                 f"tokenize: found max_tokens: {max_tokens}, which has no room for prepend and append"
             )
 
-    async def over(self, items: list[Item]) -> list[Item]:
-        results = list(items)
-        for batch in self._batches(results):
-            texts = [text for _, text in batch]
-            tokens = await METER.off_loop("tokenize", partial(self._tokens, texts), len(texts))
-            for (place, _), each in zip(batch, tokens, strict=True):
-                record = dict[str, Any](results[place])  # type: ignore[arg-type]
-                del record[self._feature]
-                results[place] = {**record, self._into: each}
-        return results
+    async def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
+        batch: list[Item] = []
+        texts: list[str] = []
+        size = 0
+        async for item in items:
+            if not isinstance(item, RecordError):
+                try:
+                    text, length = self._text(item)
+                except RecordError as error:
+                    item = error
+                else:
+                    if texts and size + length > _CALL:
+                        for result in await self._called(batch, texts):
+                            yield result
+                        batch, texts, size = [], [], 0
+                    texts.append(text)
+                    size += length
+            batch.append(item)
+        for result in await self._called(batch, texts):
+            yield result
+
+    async def _called(self, batch: list[Item], texts: list[str]) -> list[Item]:
+        """Returns the results of some records. `texts`: those of the records that are no errors."""
+        made = await METER.off_loop("tokenize", partial(self._tokens, texts), len(texts))
+        tokens = iter(made)
+        return [
+            item
+            if isinstance(item, RecordError)
+            else {n: v for n, v in item.items() if n != self._feature} | {self._into: next(tokens)}
+            for item in batch
+        ]
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
         return {**before, self._into: None}
-
-    def _batches(self, items: list[Item]) -> Iterator[list[Text]]:
-        """Yields the texts for each call. Replaces records without a usable text with their errors."""
-        batch: list[Text] = []
-        size = 0
-        for place, item in enumerate(items):
-            if isinstance(item, RecordError):
-                continue
-            try:
-                text, length = self._text(item)
-            except RecordError as error:
-                items[place] = error
-                continue
-            if batch and size + length > _CALL:
-                yield batch
-                batch, size = [], 0
-            batch.append((place, text))
-            size += length
-        if batch:
-            yield batch
 
     def _text(self, record: Any) -> tuple[str, int]:
         """Returns the text of a record, and its bytes. RecordError."""
