@@ -149,11 +149,18 @@ def _packing(config: Config, name: str, units: tuple[Unit, ...]) -> Iterator[str
     for place, step in enumerate(steps):
         if step.name != "pack":
             continue
+        import numpy as np
+
         from cachecd.cli.sampler import Sampler
         from cachecd.sampler.transforms.pack import survey
 
         documents = Sampler(config, name, place).take(units, sys.maxsize).records
-        lengths = [len(record.values[step.argument["feature"]]) for record in documents]
+        values = (record.values.get(step.argument["feature"]) for record in documents)
+        lengths = [
+            len(each)
+            for each in values
+            if isinstance(each, np.ndarray) and each.ndim == 1 and each.dtype.kind in "iu"
+        ]
         if not any(lengths):
             return
         shares = survey(lengths, step.argument["window"], step.argument["stride"])

@@ -57,13 +57,13 @@ def propose(
         "",
         "datasets:",
         "  train:",
-        *(f"    {line}" for line in _dataset(source, seen, form)),
+        *(f"    {line}" for line in _dataset(source, seen, form, tokenizer is not None)),
         *(f"    {line}" for line in (_tokens(tokenizer, seen) if tokenizer else ())),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
+def _dataset(source: SourceConfig, seen: Survey, form: str, is_tokenized: bool) -> Iterator[str]:
     if seen.splits:
         names = ", ".join(map(printable, seen.splits))
         yield f"# The folders {names} look like parts of the data: give each its own dataset, with"
@@ -86,10 +86,11 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
     if form == "jsonl" and seen.columns:
         names = ", ".join(printable(name) for name in seen.columns[: 4 * _NAMED])
-        column = "text" if "text" in seen.columns else seen.columns[0]
-        yield f"  # columns: {_quoted([column])}  # read only some of: {names}"
+        mark = "" if is_tokenized else "# "
+        yield f"  {mark}columns: {_quoted([_text_column(seen)])}  # read only some of: {names}"
     # A loader cannot decode an optional picture, so samples without the picture are skipped.
-    if varying := [f for f in seen.varying if form == seen.kind and not is_image(f.name)]:
+    varying = [f for f in seen.varying if form == seen.kind and not is_image(f.name)]
+    if varying and not is_tokenized:  # windows have no other features
         yield "  features:  # some inspected records differ in these (docs/inputs.md, Features)"
         yield from (f"    {yaml_of(feature)}" for feature in varying)
     match form:
@@ -118,18 +119,21 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield "  # per_epoch: 20GiB  # how much each epoch adds; default: as fast as the link allows"
 
 
+def _text_column(seen: Survey) -> str:
+    return "text" if "text" in seen.texts or not seen.texts else seen.texts[0]
+
+
 def _tokens(tokenizer: Path, seen: Survey) -> Iterator[str]:
     """Yields the steps that make windows of tokens."""
     try:
         digest = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"--tokenizer: {tokenizer}: {error.strerror}") from error
-    text = seen.columns[0] if seen.columns and "text" not in seen.columns else "text"
     yield "transform:  # pip install 'cachecd[text]'; docs/text.md explains the steps"
     yield "  - tokenize:"
     yield f"      tokenizer: {_quoted(str(tokenizer.absolute()))}"
     yield f"      sha256: {digest}"
-    yield f"      feature: {_quoted(text)}"
+    yield f"      feature: {_quoted(_text_column(seen))}"
     yield "      # append: <|endoftext|>  # a token of the tokenizer, after each document"
     yield "  - pack: {window: 2049, stride: 2048}  # the last token of a window is the first of the next"
 

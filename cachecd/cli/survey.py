@@ -108,6 +108,7 @@ class Survey:
     arrays: ArraySurvey | None = None
     members: list[str] = field(default_factory=list)  # extensions in a tar's first samples
     columns: list[str] = field(default_factory=list)  # names in the first JSON lines
+    texts: list[str] = field(default_factory=list)  # those whose values are single texts
     varying: list[Feature] = field(default_factory=list)  # declared so that all read records fit
     labels: str = ""
     other_table: str = ""
@@ -222,6 +223,10 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
         case "jsonl":
             records = [each for body in bodies for each in json_features(body)]
             found.columns = sorted({name for record in records for name in record})
+            others = {
+                n for r in records for n, f in r.items() if (f.dtype, f.shape) != ("bytes", ())
+            }
+            found.texts = [name for name in found.columns if name not in others]
             found.varying = _varying(records)
         case "npy":
             found.arrays = await survey_npy(head, [[o] for o in chosen])

@@ -170,6 +170,16 @@ class DatasetConfig(SectionModel):
         return self
 
     @model_validator(mode="after")
+    def _packs_once(self) -> DatasetConfig:
+        places = [place for place, step in enumerate(self.transform) if step.name == "pack"]
+        if len(places) > 1:
+            raise conflict(
+                ("transform", places[1]),
+                "a second `pack` would take the padding of the first for tokens: remove one of them",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keys_agree(self) -> DatasetConfig:
         if self.source.features and not self.transform and self.source.format in ("files", "npy"):
             raise conflict(

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from cachecd.config.urls import check_file_url
 from cachecd.config.values import PYTHON_NAME
 from cachecd.quantities import shown
 
@@ -203,8 +204,10 @@ class Tokenize(Step):
         has the hash."""
         if not isinstance(value, dict) or not isinstance(name := value.get("tokenizer"), str):
             return value
-        if "://" not in name:
-            path = Path((info.context or {}).get("folder", ""), name).expanduser()
+        if "://" in name:
+            check_file_url(name)
+        else:
+            path = Path((info.context or {}).get("folder", ""), Path(name).expanduser())
             if not path.is_absolute():
                 raise ValueError(f"found tokenizer: {name}, expected an absolute path or a URL")
             name = str(path)
@@ -242,6 +245,8 @@ class Pack(Step):
                 f"found stride: {self.stride}, expected at most the window, {self.window}: otherwise "
                 "windows omit tokens"
             )
+        if self.feature in ("mask", "segments"):
+            raise ValueError(f"found feature: {self.feature}, which is a feature that pack adds")
         if self.fit == "best" and self.remainder == "drop":
             raise ValueError(
                 "found remainder: drop, but `fit: best` pads windows: remove one of them"

@@ -40,6 +40,19 @@ def _refuse_password(scheme: str, rest: str) -> None:
         )
 
 
+def check_file_url(value: str) -> str:
+    """Returns the URL of a file. ValueError for a URL that is none, or that has a password or a query."""
+    scheme, _, rest = check_text(value).partition("://")
+    _refuse_password(scheme, rest)
+    folder, _, name = value.rpartition("/")
+    address = Address.of(f"{folder}/")
+    if not name or (address.scheme == "http" and "?" in name) or address.url_of("") == value:
+        raise ValueError(
+            f"found {value.partition('?')[0]!r}, expected the URL of a file, without a query"
+        )
+    return value
+
+
 def _table(value: str) -> str:
     name = value.rpartition("/")[2].lower()
     if not name.endswith((*TEXT_TABLES, ".parquet")) and name != "manifest.json":

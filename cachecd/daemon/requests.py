@@ -242,6 +242,12 @@ class Requests:
         if len(keys) != 1:
             return f"found samples of {len(keys)} objects, expected samples of one. Nothing was excluded"
         config = self._cache.config.datasets.get(sides[0])
+        if config and any(step.is_over_groups for step in config.transform):
+            return (
+                f"{sides[0]} has a step over groups, which mixes samples. Nothing was excluded. Exclude "
+                "the whole object, without --sample, or write a function before this step that returns "
+                "None for the sample, and raise `generation`"
+            )
         if config and config.source.format != "webdataset":
             return (
                 f"{sides[0]} has format {config.source.format}: only samples of a tar have names. Nothing "

@@ -19,7 +19,7 @@ from cachecd.sampler.encoding import declared, encode, explain, infer
 from cachecd.sampler.meter import METER
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import TOKENS, Schema
+from cachecd_client.schema import TOKENS, Feature, Schema
 
 # Part of the meta text is known only at the end: two cursors, two counts, and one skipped unit more than
 # fits into `skips`. These bytes of the capacity are kept for it.
@@ -125,8 +125,18 @@ class Draft:
     def describe(self, schema: Schema) -> None:
         """Sets the schema, with the declared features, unless the dataset already has one."""
         if self.schema is None:
-            self.schema = declared(schema, self.features)
+            described = declared(schema, self.features)
+            self.schema = Schema(tuple(map(self._with_unit, described.features)))
             self._described(self.schema)
+
+    def _with_unit(self, feature: Feature) -> Feature:
+        """Notes that a feature holds tokens. A function of the user may have changed its shape."""
+        if (name := feature.name) not in self._tokens:
+            return feature
+        shape = self._tokens[name]
+        if name in self.features or feature.shape == shape:
+            return dataclasses.replace(feature, unit=TOKENS)
+        return feature if shape else dataclasses.replace(feature, shape=None, unit=TOKENS)
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
         features = infer(record, self.features).features
@@ -134,8 +144,6 @@ class Draft:
             tuple(
                 dataclasses.replace(f, classes=self._classes)
                 if (f.name, f.kind, f.shape) == ("label", "int64", ())
-                else dataclasses.replace(f, shape=self._tokens[f.name], unit=TOKENS)
-                if f.name in self._tokens
                 else f
                 for f in features
             )

@@ -58,3 +58,29 @@ def test_check_prints_the_hash_that_the_configuration_lacks(corpus, tmp_path, ca
     said = capsys.readouterr().err
     assert f"{path}:7:" in said
     assert f"add sha256: {described['sha256']}" in said
+
+
+def test_proposal_takes_a_text_for_the_documents_and_no_other_column(tmp_path, capsys):
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    rows = [
+        {"id": n, "meta": {"n": None if n % 2 else 1}, "story": "the cat sat"} for n in range(50)
+    ]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "text.yaml"
+    options = ["--tokenizer", save(tmp_path)["tokenizer"], "--cache", str(tmp_path / "cache")]
+    assert cli.run_command(["init", str(folder), *options, "--out", str(path)]) == 0
+    train = load(path).datasets["train"]
+    assert train.source.columns == ("story",)
+    assert not train.source.features
+
+
+def test_check_of_a_pack_without_tokens_says_why_no_record_is_left(corpus, tmp_path, capsys):
+    path = tmp_path / "text.yaml"
+    path.write_text(
+        f"version: 1\ncache: {{dir: {tmp_path}/cache, limit: 1GiB}}\ndatasets:\n  train:\n"
+        f"    source: {{url: 'file://{corpus}', format: jsonl}}\n"
+        "    transform: [{pack: {window: 64}}]\n"
+    )
+    assert cli.run_command(["check", str(path), "--sources"]) == 1
+    assert "pack: the record has no feature 'tokens'" in capsys.readouterr().err

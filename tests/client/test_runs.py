@@ -36,6 +36,35 @@ def test_a_run_of_tokens_ends_with_them(cache, monkeypatch):
     assert read == 12
 
 
+def test_a_finished_run_of_tokens_reads_no_more_when_it_is_resumed(cache, monkeypatch):
+    monkeypatch.setattr(Schema, "tokens", 6)
+    state = None
+    for epoch in cache.epochs("train", tokens=6 * 45):
+        for _ in (loader := epoch.numpy(batch_size=10)):
+            state = loader.state_dict()
+    assert list(cache.epochs("train", tokens=6 * 45, state=state)) == []
+
+
+def test_a_resumed_run_of_tokens_knows_its_progress_before_it_has_a_set(cache, monkeypatch):
+    monkeypatch.setattr(Schema, "tokens", 6)
+    epochs = cache.epochs("train", tokens=6 * 40)
+    for _ in (loader := next(epochs).numpy(batch_size=10)):
+        state = loader.state_dict()
+    epochs.close()
+    epochs = cache.epochs("train", tokens=6 * 40, state=state)
+    assert next(epochs).progress == pytest.approx(0.5)
+
+
+def test_windows_of_another_length_end_a_run_of_tokens(cache, monkeypatch):
+    monkeypatch.setattr(Schema, "tokens", 6)
+    epochs = cache.epochs("train", tokens=6 * 100)
+    for _ in next(epochs).numpy(batch_size=10):
+        pass
+    monkeypatch.setattr(Schema, "tokens", 12)
+    with pytest.raises(CallerError, match=r"windows of one length.* found \['12', '6'\]"):
+        next(epochs)
+
+
 def test_a_run_of_tokens_needs_records_with_equally_many(cache):
     with pytest.raises(
         CallerError, match=r"tokens=100: expected datasets whose records are windows"

@@ -249,6 +249,10 @@ async def test_excluded_samples_are_in_no_later_shard(root, opened):
     [
         ({"transform": ["tests.sampler.steps:nameless"]}, "have no names: source.transform drops"),
         (
+            {"transform": [{"over_groups": "tests.sampler.steps:same"}]},
+            "train has a step over groups, which mixes samples",
+        ),
+        (
             {"source": {"format": "files"}},
             "train has format files: only samples of a tar have names",
         ),

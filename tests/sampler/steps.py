@@ -52,6 +52,31 @@ def to_bytes(record: Record) -> Record:
     return {"tokens": np.frombuffer(record["text"], np.uint8)}
 
 
+def tokens_of(record: Record) -> Record:
+    return {"tokens": np.frombuffer(record["payload"], np.uint8)}
+
+
+def reused(record: Record) -> Iterator[Record]:
+    """Changes the record that it has yielded, and the array in it."""
+    made = {"tokens": np.zeros(16, np.uint8)}
+    for number in (1, 2):
+        made["tokens"][:] = number
+        yield made
+
+
+def reused_in_a_group(records: Iterator[Record]) -> Iterator[Record]:
+    for record in records:
+        yield from reused(record)
+
+
+def shifted(record: Record) -> Record:
+    return {"tokens": record["tokens"][:-1], "targets": record["tokens"][1:]}
+
+
+def same(records: Iterator[Record]) -> Iterator[Record]:
+    yield from records
+
+
 def in_pairs(records: Iterator[Record]) -> Iterator[Record]:
     """Over groups: makes one record of two."""
     for record in records:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from PIL import Image
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError
@@ -149,7 +151,7 @@ def test_a_bad_record_before_a_step_over_groups_costs_that_record(tmp_path: Path
     good = encode_example({"payload": b"good"})
     [shard] = bench.pour([frames([good, b"\xff no protocol buffer", good])])
     assert [ordinal for _, ordinal, _ in shard.records] == [0, 1]
-    assert bench.passed == ["0000: record 2"]
+    assert bench.passed == [f"0000: offset {len(frames([good]))}"]
 
 
 def test_an_unknown_function_over_groups_is_an_error_of_the_configuration(tmp_path: Path):
@@ -221,3 +223,48 @@ class TestPackedLinesInZstandard(TestPackedLines):
 
     def objects(self) -> list[bytes]:
         return [zstandard.frames(body) for body in super().objects()]
+
+
+def windows_of(shards: list[Any]) -> list[list[int]]:
+    return [list(values_of(record)["tokens"]) for s in shards for _, _, record in s.records]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["tests.sampler.steps:reused", {"pack": {"window": 16}}],
+        ["tests.sampler.steps:reused", {"pack": {"window": 16, "fit": "best"}}],
+        [{"over_groups": "tests.sampler.steps:reused_in_a_group"}, {"pack": {"window": 16}}],
+    ],
+)
+def test_a_function_may_yield_the_same_dict_and_array_again(tmp_path: Path, steps: list[object]):
+    bench = opened(tmp_path, *steps)
+    assert sorted(windows_of(bench.pour(examples(b"x")))) == [[1] * 16, [2] * 16]
+
+
+def test_a_ready_made_step_that_refuses_a_record_costs_that_record_alone(tmp_path: Path):
+    bench = opened(tmp_path, "decode_image", {"over_groups": "tests.sampler.steps:same"})
+    good = io.BytesIO()
+    Image.new("L", (2, 2)).save(good, "PNG")
+    bench.pour(examples(good.getvalue(), b"no image", good.getvalue()))
+    assert bench.set_aside == {}
+    assert len(bench.passed) == 1
+
+
+def test_a_function_may_change_the_shape_of_windows(tmp_path: Path):
+    steps = [
+        "tests.sampler.steps:tokens_of",
+        {"pack": {"window": 16}},
+        "tests.sampler.steps:shifted",
+    ]
+    bench = opened(tmp_path, *steps)
+    [shard] = bench.pour(examples(bytes(range(40))))
+    assert len(shard.records) == 2
+    assert bench.schema is not None
+    assert {f.name: f.shape for f in bench.schema.features} == {"targets": (15,), "tokens": (15,)}
+
+
+def test_a_transform_that_drops_all_records_of_a_unit_says_so(tmp_path: Path):
+    bench = opened(tmp_path, "tests.sampler.steps:keep_large", WILD)
+    assert bench.pour(examples(b"tiny")) == []
+    assert bench.set_aside[0] == "its transform returned no record"

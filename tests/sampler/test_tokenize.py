@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cachecd.config import DatasetConfig, SourceConfig, TransformStep
 from cachecd.errors import ConfigError, RecordError
@@ -164,3 +164,48 @@ def test_tokens_of_different_lengths_are_one_ragged_feature(file: Path, tmp_path
         None,
         True,
     )
+
+
+def test_a_text_of_which_the_model_makes_a_special_token_costs_that_record(tmp_path: Path):
+    made = Tokenizer(models.WordLevel({"the": 0, "</s>": 1, "?": 2}, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(["</s>", "?"])
+    made.save(str(path := tmp_path / "words.json"))
+    good, bad, unknown = run(opened(path, append="</s>"), b"the", b"the </s>", b"a")
+    assert tokens(good) == [0, 1]
+    assert "the text spells the special token '</s>'" in str(bad)
+    assert tokens(unknown) == [2, 1]
+
+
+def test_a_feature_that_the_tokens_would_replace_costs_that_record(file: Path):
+    [error] = over(opened(file), [{"text": b"a dog", "tokens": b"x"}])
+    assert "has 'tokens' already: set `into`" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://me:secret@host/tokenizer.json", "found a password"),
+        (
+            "https://host/tokenizer.json?X-Amz-Signature=secret",
+            "expected the URL of a file, without",
+        ),
+        ("s3://bucket", "expected s3://BUCKET/PREFIX/"),
+        ("s3://bucket/", "expected the URL of a file"),
+        ("://x", "expected a URL such as"),
+    ],
+)
+def test_a_url_that_names_no_file_or_has_a_secret_is_refused_without_it(url: str, why: str):
+    with pytest.raises(ValueError, match=why) as caught:
+        TransformStep.model_validate({"tokenize": {"tokenizer": url, "sha256": "0" * 64}})
+    assert "secret" not in str(caught.value.errors()[0]["msg"])  # type: ignore[attr-defined]
+
+
+def test_a_tokenizer_in_the_home_directory_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    argument = {"tokenizer": "~/tokenizer.json", "sha256": "0" * 64}
+    context = {"folder": Path("/etc")}
+    step = TransformStep.model_validate({"tokenize": argument}, context=context)
+    assert step.argument["tokenizer"] == f"{tmp_path}/tokenizer.json"

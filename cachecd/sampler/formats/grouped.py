@@ -12,7 +12,7 @@ from cachecd.sampler.draft import Draft, TokenShapes
 from cachecd.sampler.formats.content import Content
 from cachecd.sampler.formats.records import Format
 from cachecd.sampler.meter import METER
-from cachecd.sampler.transforms import Item
+from cachecd.sampler.transforms import Item, copied
 from cachecd.sampler.transforms.groups import GroupStep
 
 # A group ends with the record that brings it to this many bytes of values.
@@ -54,11 +54,11 @@ class Grouped:
                 "object"
             )
         number = unit.record >> _BITS if unit.offset else 0
-        is_empty = True
+        is_empty, has_result = True, unit.record > 0
         async with aclosing(self._format.read(unit, content)) as records:
             while (first := await anext(records, None)) is not None:
                 is_empty = False
-                group, begin = _Group(first[1], records), number << _BITS
+                group, begin = _Group(first, records), number << _BITS
                 if unit.stop and begin >= unit.stop:
                     return
                 number += 1
@@ -70,6 +70,7 @@ class Grouped:
                 if unit.record >> _BITS < number:
                     async with aclosing(self._results(group)) as results:
                         async for result in results:
+                            has_result = True
                             if ordinal >= unit.record:
                                 yield ordinal, first[0]
                                 try:
@@ -88,8 +89,8 @@ class Grouped:
                                 )
                 async for _ in group:
                     pass  # a step may leave some records, and the next group begins after them
-        if is_empty and not self._format.may_be_empty(unit):
-            raise UnitError("it has no records")
+        if not has_result and not (is_empty and self._format.may_be_empty(unit)):
+            raise UnitError("it has no records" if is_empty else "its transform returned no record")
 
     async def _results(self, group: _Group) -> AsyncGenerator[Item, None]:
         """Yields the results of a group. The steps measure themselves."""
@@ -110,19 +111,24 @@ class Grouped:
 class _Group(AsyncIterator[Item]):
     """The records of a group: `first`, and those that follow from `records`."""
 
-    def __init__(self, first: Item, records: AsyncIterator[tuple[int, Item]]) -> None:
-        self._next: Item | None = first
+    def __init__(self, first: tuple[int, Item], records: AsyncIterator[tuple[int, Item]]) -> None:
+        self._next: tuple[int, Item] | None = first
         self._records = records
         self._size = 0
 
     async def __anext__(self) -> Item:
-        item, self._next = self._next, None
-        if item is None and self._size < GROUP:
-            _, item = await anext(self._records)
-        if item is None:
+        found, self._next = self._next, None
+        if found is None and self._size < GROUP:
+            found = await anext(self._records)
+        if found is None:
             raise StopAsyncIteration
+        offset, item = found
         self._size += _RECORD + _size(item)
-        return item
+        if isinstance(item, RecordError):
+            # The ordinal of a result would not lead to the record.
+            item.sample = item.sample or (f"offset {offset}" if offset else "")
+            return item
+        return copied(item)  # a reader of one's own may yield the same dict again
 
 
 def _size(record: Item) -> int:

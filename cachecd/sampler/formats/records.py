@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cachecd.errors import RecordError, UnitError
-from cachecd.model import SAMPLE, Unit, sample_name
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft, TokenShapes
 from cachecd.sampler.formats.content import Content, whole
 from cachecd.sampler.meter import METER
+from cachecd.sampler.transforms import Record, name_of, named
 from cachecd_client.schema import Schema
 
-Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
 
 
@@ -126,7 +126,7 @@ class Records:
     ) -> Iterator[Record | RecordError | None]:
         """Yields the results of a record; None for each result of an excluded sample. Excluded samples are
         transformed too, because their results count as ordinals."""
-        is_excluded = bool(excluded) and _name_of(record) in excluded
+        is_excluded = bool(excluded) and name_of(record) in excluded
         try:
             if self._transform is None or isinstance(record, RecordError):
                 yield None if is_excluded else record
@@ -135,13 +135,3 @@ class Records:
                     yield None if is_excluded else result
         except RecordError as error:
             yield None if is_excluded else error
-
-
-def named(error: RecordError, record: Record | RecordError) -> RecordError:
-    """Adds the sample's name to the error, if the record has one."""
-    error.sample = error.sample or _name_of(record)
-    return error
-
-
-def _name_of(record: Record | RecordError) -> str:
-    return record.sample if isinstance(record, RecordError) else sample_name(record.get(SAMPLE))

@@ -22,8 +22,9 @@ from cachecd.model import SAMPLE, Unit
 from cachecd.sampler.formats.content import Content
 from cachecd.sampler.formats.extensions import features
 from cachecd.sampler.formats.packed import LARGEST, unpacked
-from cachecd.sampler.formats.records import Format, named
+from cachecd.sampler.formats.records import Format
 from cachecd.sampler.formats.tar import Member, MemberError, Tar, shown
+from cachecd.sampler.transforms import named
 
 _MOST_MEMBERS = 1000
 _LONGEST_NAME = 255  # bytes of a feature's name: the limit of file names

@@ -6,14 +6,18 @@ Steps over groups, which take many records together, are in groups.py.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from cachecd.config import TransformStep
 from cachecd.errors import RecordError, UnitError
+from cachecd.model import SAMPLE, sample_name
 from cachecd.sampler.meter import METER
 from cachecd.sampler.usercode import Guest, imported
 from cachecd.stores.backend import is_shortage
@@ -24,6 +28,25 @@ Item = Record | RecordError
 """A record, or why it cannot be used. The reason follows from the record's bytes."""
 
 _END = object()
+
+
+def name_of(item: Item) -> str:
+    """Returns the name of the sample, or "" if it has none."""
+    return item.sample if isinstance(item, RecordError) else sample_name(item.get(SAMPLE))
+
+
+def named(error: RecordError, item: Item) -> RecordError:
+    """Adds the sample's name to the error, if the record has one."""
+    error.sample = error.sample or name_of(item)
+    return error
+
+
+def copied(record: Record) -> dict[str, Any]:
+    """Returns a record that keeps its values if user code changes `record`, or the values in it, later."""
+    return {
+        name: copy.copy(value) if isinstance(value, (np.ndarray, bytearray, list)) else value
+        for name, value in record.items()
+    }
 
 
 def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]] | None:

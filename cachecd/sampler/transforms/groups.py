@@ -16,7 +16,7 @@ from cachecd.config import SourceConfig, TransformStep
 from cachecd.errors import RecordError, UnitError
 from cachecd.sampler.draft import TokenShapes
 from cachecd.sampler.meter import METER
-from cachecd.sampler.transforms import Item, Record, build
+from cachecd.sampler.transforms import Item, Record, build, copied, named
 from cachecd.sampler.usercode import BlamedError, Guest, imported
 from cachecd.stores.extras import extra
 
@@ -72,8 +72,11 @@ class _EachRecord:
                 continue
             try:
                 with METER.stage(self._name):
-                    results = list(self._transform(item))
+                    results = [copied(result) for result in self._transform(item)]
             except RecordError as error:
+                if ":" not in self._name:  # a ready-made step: the bytes are at fault
+                    yield named(error, item)
+                    continue
                 # The windows after this record would be others, but they would have the same names.
                 raise UnitError(
                     f"{error}; the rest of the unit is skipped, because a step over groups needs each "
@@ -113,17 +116,16 @@ class _UsersStep:
             yield error
 
     def _results(self, records: Sequence[Record]) -> list[Record]:
-        copies = map(dict[str, Any], records)  # the function may change them
-        results = self._guest.call(self._name, partial(self._listed, copies))
-        for result in results:
-            if not isinstance(result, Mapping):
-                raise UnitError(
-                    f"{self._name} gave {type(result).__name__}, expected an iterable of dicts"
-                )
-        return results
+        copies = map(copied, records)  # the function may change them
+        return self._guest.call(self._name, partial(self._listed, copies))
 
-    def _listed(self, records: Iterator[Record]) -> list[Any]:
-        return list(self._function(records))
+    def _listed(self, records: Iterator[Record]) -> list[Record]:
+        results = list[Record]()
+        for result in self._function(records):
+            if not isinstance(result, Mapping):
+                raise TypeError(f"it gave {type(result).__name__}, expected an iterable of dicts")
+            results.append(copied(result))
+        return results
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
         return {}  # it may give windows

@@ -64,7 +64,11 @@ class Pack:
             fitting = partial(best_fit, documents, self._window, self._stride)
             windows = await METER.off_loop("pack", fitting, len(documents))
         for window in windows:
-            yield self._record(window)
+            record = self._record(window)
+            if isinstance(record, RecordError):
+                errors.append(record)  # the last one, because others explain more
+            else:
+                yield record
         for error in errors:
             yield error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from cachecd.errors import ConfigError, RecordError, UnitError
 from cachecd.quantities import approximate_size
 from cachecd.sampler.draft import TokenShapes
 from cachecd.sampler.meter import METER
-from cachecd.sampler.transforms import Item
+from cachecd.sampler.transforms import Item, Record, named
 from cachecd.sampler.usercode import Guest, blame
 from cachecd.sampler.view import opened_folder
 
@@ -35,8 +36,9 @@ class Tokenize:
     """Replaces `feature`, text, with `into`: uint16 [n], or uint32 [n] if an id is 65,536 or more.
 
     Applies the tokenizer's normalizer, pre-tokenizer and model, but not its truncation, padding and
-    post-processor. Text that spells a special token is text. `prepend` and `append` are single tokens.
-    With `max_tokens`, the end of a longer text is cut off; `prepend` and `append` count.
+    post-processor. Text that spells a special token is text; if the model makes that token of it, the
+    record is refused. `prepend` and `append` are single tokens. With `max_tokens`, the end of a longer text
+    is cut off; `prepend` and `append` count.
 
     ConfigError if the file differs from `sha256`, is no tokenizer, or lacks one of the two tokens.
     """
@@ -71,6 +73,12 @@ class Tokenize:
             if token is not None and token not in ids:
                 raise ConfigError(f"tokenize: {tokenizer} has no token {token!r} ({name})")
         self._dtype = np.dtype(np.uint16 if max(ids.values(), default=0) < 1 << 16 else np.uint32)
+        self._special = np.zeros(max(ids.values(), default=0) + 1, np.bool_)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special[[number for number, each in added.items() if each.special]] = True
+        model = json.loads(content)["model"]
+        if (unknown := model.get("unk_id", ids.get(model.get("unk_token")))) is not None:
+            self._special[unknown] = False  # it stands for text
         self._first = np.array([ids[prepend]] if prepend else [], self._dtype)
         self._last = np.array([ids[append]] if append else [], self._dtype)
         self._most = None if max_tokens is None else max_tokens - len(self._first) - len(self._last)
@@ -88,7 +96,7 @@ class Tokenize:
                 try:
                     text, length = self._text(item)
                 except RecordError as error:
-                    item = error
+                    item = named(error, item)
                 else:
                     if texts and size + length > _CALL:
                         for result in await self._called(batch, texts):
@@ -105,17 +113,25 @@ class Tokenize:
         made = await METER.off_loop("tokenize", partial(self._tokens, texts), len(texts))
         tokens = iter(made)
         return [
-            item
-            if isinstance(item, RecordError)
-            else {n: v for n, v in item.items() if n != self._feature} | {self._into: next(tokens)}
+            item if isinstance(item, RecordError) else self._record(item, next(tokens))
             for item in batch
         ]
+
+    def _record(self, record: Record, ids: NDArray[Any]) -> Item:
+        if (found := ids[self._special[ids]]).size:
+            token = self._tokenizer.id_to_token(int(found[0]))
+            why = f"tokenize: the text spells the special token {token!r}, and the model makes it of it"
+            return named(RecordError(why), record)
+        tokens = np.concatenate((self._first, ids[: self._most], self._last))
+        return {n: v for n, v in record.items() if n != self._feature} | {self._into: tokens}
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
         return {**before, self._into: None}
 
     def _text(self, record: Any) -> tuple[str, int]:
         """Returns the text of a record, and its bytes. RecordError."""
+        if self._into in record and self._into != self._feature:
+            raise RecordError(f"tokenize: the record has {self._into!r} already: set `into`")
         value = record.get(self._feature)
         if isinstance(value, str):
             value = value.encode("utf-8", "surrogatepass")
@@ -139,12 +155,7 @@ class Tokenize:
         Guest.mark.enter("tokenize")
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [
-                np.concatenate(
-                    (self._first, np.array(each.ids[: self._most], self._dtype), self._last)
-                )
-                for each in encodings
-            ]
+            return [np.array(each.ids, self._dtype) for each in encodings]
         except BaseException as error:  # a panic of the library is no Exception
             raise UnitError(f"tokenize: {blame(error)}") from error
         finally:

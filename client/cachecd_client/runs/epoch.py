@@ -222,6 +222,7 @@ class Epoch(FileSet):
         return state_of(
             self.epoch, [leased.manifest for leased in self._sets], sweeps, self._ranks, *self._mixed,
             share=share, read=self._passes.before, of_epoch=self._passes.rows,
+            tokens=self._run.window if self._run else 0,
         )  # fmt: skip
 
     @property

@@ -53,6 +53,9 @@ class Run:
             )
         self.epochs = epochs
         self._tokens = None if tokens is None else integer("tokens", tokens, 1)
+        self.window = (
+            0  # tokens of each record, if the length of the run is in tokens and this is known
+        )
         # A record has at least one token.
         self._budget = self._tokens if records is None else integer("records", records, 1)
         self.records = self._budget  # to read on this node; None: the run is counted in epochs
@@ -70,14 +73,19 @@ class Run:
         has. CallerError if records have different numbers of tokens."""
         if self._tokens is None:
             return
-        lengths = {schema.tokens for schema in schemas}
+        lengths = {schema.tokens for schema in schemas} | ({self.window} if self.window else set())
         if len(lengths) != 1 or not (length := lengths.pop()):
             raise CallerError(
                 f"tokens={self._tokens}: expected datasets whose records are windows of one length, as the "
-                "step `pack` makes them; use `records=`"
+                f"step `pack` makes them; found {sorted(map(str, lengths))}. Use `records=`"
             )
-        self._budget, self._tokens = max(1, self._tokens // length), None
-        self.set_ranks(*self.ranks)
+        self._set_window(length)
+
+    def _set_window(self, tokens: int) -> None:
+        if self._tokens is not None and tokens and not self.window:
+            self.window = tokens
+            self._budget = max(1, self._tokens // tokens)
+            self.set_ranks(*self.ranks)
 
     def set_ranks(self, own: int, ranks: int) -> None:
         """Sets the number of ranks of the run; `own` of them are on this node. All ranks take the same
@@ -109,6 +117,7 @@ class Run:
         """Resumes the run of an earlier process. `same`: with the same sets; otherwise the records of the
         state's epoch count as read. May be called again when the sets are known. `other_cache`: the shards
         have other records, so sweeps start again."""
+        self._set_window(state.tokens)
         self.number = state.epoch + state.over
         self.sweeps = {} if other_cache else state.sweeps
         self.read = self.of_node(state.read, state.ranks)
@@ -218,8 +227,8 @@ class RunState:
     steps of `step`. `ranks`: ranks on the node, and on all nodes. `position`: delivered batches of the
     pass; `share`: the delivered share of the pass. `over`: the pass is complete. `sweeps`: after the epoch
     if it is over, else before the epoch. `weights`: the shares of a mixture, empty for a single dataset;
-    `key`: the key of the mixture's draws. `window`: the shuffle window. `state`: the whole state, for the
-    loader.
+    `key`: the key of the mixture's draws. `window`: the shuffle window. `tokens`: as `Run.window`. `state`:
+    the whole state, for the loader.
     """
 
     epoch: int
@@ -234,6 +243,7 @@ class RunState:
     sweeps: dict[str, Sweep]
     weights: dict[str, float]
     key: int
+    tokens: int
     sets: dict[str, SavedSet]
     state: dict[str, Any]
 
@@ -269,6 +279,7 @@ class RunState:
                 window=None if state["window"] is None else _number(state["window"]),
                 sweeps={_text(name): Sweep.of_state(one) for name, one in values["sweeps"].items()},
                 weights=weights, key=_number(values["key"]) if weights else 0,
+                tokens=_number(values.get("tokens", 0)),
                 sets={one.dataset: one for one in sets}, state=dict(state),
             )  # fmt: skip
             weighty = {name for name, share in weights.items() if share}
@@ -314,10 +325,11 @@ def _text(value: Any) -> str:
 
 def state_of(
     epoch: int, sets: Sequence[Manifest], sweeps: Mapping[str, Sweep], ranks: tuple[int, int],
-    weights: Mapping[str, float], key: int, *, share: float, read: int, of_epoch: int,
+    weights: Mapping[str, float], key: int, *, share: float, read: int, of_epoch: int, tokens: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the run's part of a loader's state after a `share` of its pass; the inverse of
-    `RunState.of_state`. `weights` and `key`: the weights and the key of a mixture."""
+    `RunState.of_state`. `weights` and `key`: the weights and the key of a mixture; `tokens`: as
+    `Run.window`."""
     values: dict[str, Any] = {
         "version": _VERSION,
         "epoch": epoch,
@@ -327,6 +339,7 @@ def state_of(
         "of_epoch": of_epoch,
         "share": share,
         "over": share >= 1,
+        **({"tokens": tokens} if tokens else {}),
         "sweeps": {name: sweep.state() for name, sweep in sorted(sweeps.items())},
     }
     if weights:

@@ -90,7 +90,8 @@ async def _lines(unit: Unit, content: Content) -> AsyncGenerator[Line, None]:
     """Yields the lines from `unit.offset` on."""
     chunks, skip, end = content.chunks, 0, float(unit.size)
     if unit.seems_packed or not (unit.begin or unit.offset):
-        known = get_args(Compression)
+        # A plain line may look like the two bytes with which ZLIB begins.
+        known = get_args(Compression) if unit.seems_packed else ("GZIP", "ZSTD")
         chunks, is_packed = await unpacked(unit, content, known, from_start=True)
         if is_packed and not unit.seems_packed:
             raise UnitError(
