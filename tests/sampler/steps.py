@@ -91,6 +91,18 @@ def wild_in_a_group(records: Iterator[Record]) -> Iterator[Record]:
         yield result  # type: ignore[misc]
 
 
+failed: list[bool] = []
+
+
+def adds_one_and_fails_once(record: Record) -> Record:
+    """Changes the array in place, and then fails the first time."""
+    record["n"] += 1
+    if not failed:
+        failed.append(True)
+        raise ValueError("not yet")
+    return record
+
+
 def keep_large(record: Record) -> Record | None:
     return record if len(record["payload"]) > 5 else None
 

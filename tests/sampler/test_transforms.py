@@ -15,6 +15,7 @@ from cachecd.config import TransformStep
 from cachecd.errors import ConfigError, UnitError
 from cachecd.sampler.transforms import build
 from tests.core.pictures import encoded, png, smooth, with_orientation, with_xmp
+from tests.sampler import steps
 
 
 def run(record: dict[str, Any], *steps: object) -> list[Any]:
@@ -47,6 +48,11 @@ class TestUsersSteps:
     def test_results_pass_through_the_whole_chain_in_order(self):
         results = run({"payload": b"large enough"}, step("twice"), step("twice"))
         assert [r["variant"] for r in results] == [0, 1, 0, 1]
+
+    def test_a_second_try_begins_with_the_values_of_the_first(self):
+        steps.failed.clear()
+        [result] = run({"n": np.array([1, 2])}, step("adds_one_and_fails_once"))
+        assert result["n"].tolist() == [2, 3]
 
     def test_none_drops_the_record(self):
         assert run({"payload": b"tiny"}, step("twice"), step("keep_large")) == []

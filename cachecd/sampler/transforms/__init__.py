@@ -63,7 +63,7 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
     chain = [_Step(step, guest) for step in steps]
 
     def attempt(record: Record) -> Iterator[Record]:
-        results: Iterable[Record] = (dict(record),)  # a copy, because a step may change it
+        results: Iterable[Record] = (copied(record),)  # a step may change it, and then fail
         for step in chain:
             results = step.over(results)
         return iter(results)
