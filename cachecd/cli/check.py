@@ -144,7 +144,7 @@ def _sample_sources(resolved: _Resolved, progress: Progress) -> None:
 
 
 def _packing(config: Config, name: str, units: tuple[Unit, ...]) -> Iterator[str]:
-    """Yields what the step `pack` does to the documents of these units, with each `fit`."""
+    """Yields the padding and the cut documents of each `fit`, for the documents of these units."""
     steps = config.datasets[name].transform
     for place, step in enumerate(steps):
         if step.name != "pack":

@@ -53,7 +53,7 @@ class Step(BaseModel):
     IS_OVER_GROUPS: ClassVar[bool] = False
     """Whether the step takes all records of a group together (sampler/transforms/groups.py)."""
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset()
-    """Keys that do not decide what a record is."""
+    """Keys that do not change records."""
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ class TransformStep(BaseModel):
 
     @property
     def identity(self) -> Any:
-        """The part of the step that decides what a record is."""
+        """The step without the keys that do not change records."""
         if self.argument is None:
             return self.name
         omitted = STEPS[self.name].NOT_IDENTITY

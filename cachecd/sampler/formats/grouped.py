@@ -109,7 +109,7 @@ class Grouped:
 
 
 class _Group(AsyncIterator[Item]):
-    """The records of a group: `first`, and those that follow from `records`."""
+    """The records of a group. `first`: the first record, with its offset. `records`: the records after it."""
 
     def __init__(self, first: tuple[int, Item], records: AsyncIterator[tuple[int, Item]]) -> None:
         self._next: tuple[int, Item] | None = first
@@ -117,12 +117,12 @@ class _Group(AsyncIterator[Item]):
         self._size = 0
 
     async def __anext__(self) -> Item:
-        found, self._next = self._next, None
-        if found is None and self._size < GROUP:
-            found = await anext(self._records)
-        if found is None:
+        following, self._next = self._next, None
+        if following is None and self._size < GROUP:
+            following = await anext(self._records)
+        if following is None:
             raise StopAsyncIteration
-        offset, item = found
+        offset, item = following
         self._size += _RECORD + _size(item)
         if isinstance(item, RecordError):
             # The ordinal of a result would not lead to the record.
@@ -132,7 +132,7 @@ class _Group(AsyncIterator[Item]):
 
 
 def _size(record: Item) -> int:
-    """Returns about how many bytes the values take. Follows from the record alone."""
+    """Returns the approximate bytes of the values. Depends only on the record."""
     return 0 if isinstance(record, RecordError) else sum(map(_size_of, record.values()))
 
 

@@ -1,7 +1,7 @@
 """Steps over groups: they take all records of a group together.
 
-A group is a run of records of one unit with about 8 MiB of values. It follows from the unit alone, so the
-results of a group do too, on every machine and after every restart. If one step of a transform is over
+A group is a run of records of one unit with about 8 MiB of values. Only the unit decides its groups. So the
+results of a group are the same on every machine and after every restart. If one step of a transform is over
 groups, the other steps also run group by group.
 """
 
