@@ -109,7 +109,7 @@ class Grouped:
 
 
 class _Group(AsyncIterator[Item]):
-    """The records of a group. `first`: the first record, with its offset. `records`: the records after it."""
+    """The records of a group. `first`: its first record, with the offset. `records`: those after it."""
 
     def __init__(self, first: tuple[int, Item], records: AsyncIterator[tuple[int, Item]]) -> None:
         self._next: tuple[int, Item] | None = first
