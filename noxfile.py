@@ -38,6 +38,9 @@ STEPS = {
     "state": ({}, "python -m tests.bench.state"),
     "listing": ({}, "python -m tests.bench.listing_table --units 10_000_000"),
     "gil": ({}, "python -m tests.bench.gil"),
+    "text": ({}, "python -m tests.bench.text"),
+    "doctor": ({}, "python -m tests.bench.doctor"),
+    "monitoring": ({}, "python -m tests.bench.monitoring"),
 }
 
 # The tests' packages that `lowest` installs beside the libraries.
@@ -90,7 +93,7 @@ def lowest(session: nox.Session) -> None:
     # Not create_tmp(), which makes all temporary paths too long for sockets.
     constraints = Path(session.virtualenv.location, "lowest.txt")
     constraints.write_text("".join(f"{name}=={bound}\n" for name, bound in bounds.items()))
-    extras = "demo,http,images,parquet,audio,zarr,hdf5,hf"
+    extras = "demo,http,images,parquet,audio,zarr,hdf5,hf,text"
     session.install("-c", str(constraints), "./client", f".[{extras}]", *tools)
     without = [str(p) for p in sorted(Path("tests").rglob("test_*.py")) if not _needs_framework(p)]
     session.run("pytest", *(session.posargs or without))
