@@ -167,7 +167,7 @@ class TestResizeByTheShorterSide:
         [found] = run(record, {"resize": {"shorter": shorter}})
         assert np.array_equal(found["image"], expected(shorter))
         assert found["label_map"].shape == (shorter, shorter * 3 // 2)
-        assert found["left"] is SMOOTH
+        assert np.array_equal(found["left"], SMOOTH)
         [tall] = run(
             {"left": SMOOTH.transpose(1, 0, 2)},
             {"resize": {"shorter": 31, "features": ["left"]}},
