@@ -273,9 +273,8 @@ def _sniff(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
-    if (
-        len(json_lines(inflated_head(head, _INFLATED))) > 1
-    ):  # a single line may be a file of one JSON document
+    # A single line may be a file of one JSON document.
+    if len(json_lines(inflated_head(head, _INFLATED))) > 1:
         return "jsonl"
     return "image" if image_header(head) else ""
 

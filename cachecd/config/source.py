@@ -312,8 +312,8 @@ class SourceConfig(SectionModel):
         None,
         description=(
             "For parquet and jsonl: the columns to read. Of Parquet, only their bytes are fetched. Write a "
-            "field of a struct or JSON object with dots. Its own name selects all its fields. Default: all "
-            "columns. A change makes another generation."
+            "field of a struct or JSON object with dots. The object's name selects all its fields. "
+            "Default: all columns. A change makes another generation."
         ),
         examples=[["image", "label", "meta.width"]],
     )

@@ -53,33 +53,41 @@ class Grouped:
                 "samples of it are excluded, but a step over groups mixes samples: exclude the whole "
                 "object"
             )
+        async with aclosing(self._numbered(unit, content)) as results:
+            async for ordinal, offset, result in results:
+                yield ordinal, offset
+                try:
+                    if isinstance(result, RecordError):
+                        raise result
+                    while not shard.add(result, unit, ordinal):
+                        yield ordinal, offset
+                except RecordError as error:
+                    shard.pass_over(unit, ordinal, error)
+
+    async def _numbered(
+        self, unit: Unit, content: Content
+    ) -> AsyncGenerator[tuple[int, int, Item], None]:
+        """Yields the ordinal of each result from `unit.record` up to `unit.stop`, the offset of its group,
+        and the result."""
         number = unit.record >> _BITS if unit.offset else 0
         is_empty, has_result = True, unit.record > 0
         async with aclosing(self._format.read(unit, content)) as records:
             while (first := await anext(records, None)) is not None:
                 is_empty = False
-                group, begin = _Group(first, records), number << _BITS
-                if unit.stop and begin >= unit.stop:
+                group, ordinal = _Group(first, records), number << _BITS
+                if unit.stop and ordinal >= unit.stop:
                     return
                 number += 1
                 if number > _MOST_GROUPS:
                     raise UnitError(
                         f"it has more than {_MOST_GROUPS} groups of 8 MiB: write smaller objects"
                     )
-                ordinal = begin
                 if unit.record >> _BITS < number:
                     async with aclosing(self._results(group)) as results:
                         async for result in results:
                             has_result = True
                             if ordinal >= unit.record:
-                                yield ordinal, first[0]
-                                try:
-                                    if isinstance(result, RecordError):
-                                        raise result
-                                    while not shard.add(result, unit, ordinal):
-                                        yield ordinal, first[0]
-                                except RecordError as error:
-                                    shard.pass_over(unit, ordinal, error)
+                                yield ordinal, first[0], result
                             ordinal += 1
                             if ordinal == unit.stop:
                                 return

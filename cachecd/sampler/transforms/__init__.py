@@ -25,7 +25,7 @@ from cachecd.stores.extras import extra
 
 Record = Mapping[str, Any]
 Item = Record | RecordError
-"""A record, or why it cannot be used. The reason follows from the record's bytes."""
+"""A record, or the error of a record that cannot be used. The record's bytes alone cause the error."""
 
 _END = object()
 

@@ -29,7 +29,8 @@ class GroupStep(Protocol):
         record that cannot be used. UnitError: the rest of the unit cannot be used."""
 
     def tokens_after(self, before: TokenShapes) -> TokenShapes:
-        """Returns the features of the results that hold tokens. `before`: those of the records."""
+        """Returns the features of the results that hold tokens. `before`: the features of the records that
+        hold tokens."""
 
 
 def group_steps(steps: Sequence[TransformStep], source: SourceConfig) -> list[GroupStep]:

@@ -37,11 +37,8 @@ class Pack:
         self, feature: str, window: int, stride: int, remainder: str, segments: bool, fit: str
     ) -> None:
         self._feature, self._window, self._stride = feature, window, stride
-        self._is_padded, self._has_segments, self._is_best = (
-            remainder == "pad",
-            segments,
-            fit == "best",
-        )
+        self._is_padded, self._is_best = remainder == "pad", fit == "best"
+        self._has_segments = segments
 
     async def over(self, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
         errors: list[RecordError] = []
@@ -57,8 +54,10 @@ class Pack:
             if self._is_best and tokens.size:
                 documents.append(tokens)
             elif tokens.size:
-                for window in packing.add(tokens):
-                    yield self._record(window)
+                with METER.stage("pack"):
+                    filled = [self._record(window) for window in packing.add(tokens)]
+                for record in filled:
+                    yield record
         windows = packing.rest()
         if documents:
             fitting = partial(best_fit, documents, self._window, self._stride)
@@ -76,7 +75,7 @@ class Pack:
         return {self._feature: (self._window,)}
 
     def _tokens(self, item: Item, dtype: np.dtype[Any] | None) -> Tokens | RecordError:
-        """Returns the tokens of a record. `dtype`: that of the documents before it."""
+        """Returns the tokens of a record. `dtype`: the dtype of the documents before this record."""
         if isinstance(item, RecordError):
             return item
         if self._feature not in item:
@@ -160,11 +159,12 @@ def plain(documents: Iterable[Tokens], window: int, stride: int) -> Iterator[Win
 def best_fit(documents: Sequence[Tokens], window: int, stride: int) -> list[Window]:
     """Returns windows of whole documents. Only documents that are longer than a window are cut, as `plain`
     cuts them. No document is empty."""
-    pieces = [
-        document[begin : begin + window]
-        for document in documents
-        for begin in _begins(document.size, window, stride)
-    ]
+    pieces: list[Tokens] = []
+    for document in documents:
+        if document.size <= window:
+            pieces.append(document)
+        else:
+            pieces += [part.tokens for part in plain((document,), window, stride)]
     pieces.sort(key=len, reverse=True)  # stable
     contents: list[list[Tokens]] = []
     free: list[tuple[int, int]] = []  # sorted: free positions of a window, and its number
@@ -202,9 +202,3 @@ def survey(lengths: Sequence[int], window: int, stride: int) -> dict[str, tuple[
         padding = 1 - sum(sizes) / (len(sizes) * window)
         shares[name] = padding, float(np.mean(is_cut[name]))
     return shares
-
-
-def _begins(length: int, window: int, stride: int) -> range:
-    """Returns where windows begin, so that each token is in a window, and no window has only tokens of the
-    window before it."""
-    return range(0, max(0, length - window) + stride, stride)

@@ -72,8 +72,9 @@ class Tokenize:
         for name, token in (("append", append), ("prepend", prepend)):
             if token is not None and token not in ids:
                 raise ConfigError(f"tokenize: {tokenizer} has no token {token!r} ({name})")
-        self._dtype = np.dtype(np.uint16 if max(ids.values(), default=0) < 1 << 16 else np.uint32)
-        self._special = np.zeros(max(ids.values(), default=0) + 1, np.bool_)
+        largest = max(ids.values(), default=0)
+        self._dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
+        self._special = np.zeros(largest + 1, np.bool_)
         added = self._tokenizer.get_added_tokens_decoder()
         self._special[[number for number, each in added.items() if each.special]] = True
         model = json.loads(content)["model"]
@@ -109,7 +110,7 @@ class Tokenize:
             yield result
 
     async def _called(self, batch: list[Item], texts: list[str]) -> list[Item]:
-        """Returns the results of some records. `texts`: those of the records that are no errors."""
+        """Returns the results of a batch of items. `texts`: the texts of its records, in order."""
         made = await METER.off_loop("tokenize", partial(self._tokens, texts), len(texts))
         tokens = iter(made)
         return [

@@ -117,7 +117,7 @@ class Inflater:
         return data
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
-        """Yields what the current member or frame has in the data."""
+        """Yields the inflated bytes of the current member or frame in `data`."""
         stream = self._stream
         errors = zlib.error if self._zstd is None else self._zstd.ZstdError
         while True:

@@ -53,9 +53,8 @@ class Run:
             )
         self.epochs = epochs
         self._tokens = None if tokens is None else integer("tokens", tokens, 1)
-        self.window = (
-            0  # tokens of each record, if the length of the run is in tokens and this is known
-        )
+        # Tokens of each record, if the length of the run is in tokens; 0: not known yet.
+        self.window = 0
         # A record has at least one token.
         self._budget = self._tokens if records is None else integer("records", records, 1)
         self.records = self._budget  # to read on this node; None: the run is counted in epochs

@@ -79,7 +79,7 @@ class LineSplitter:
         return self._end_line(b"") if self._length else None
 
     def _end_line(self, piece: bytes) -> Line | None:
-        """Returns the current line, of which `piece` is the last piece; None if it is of another unit."""
+        """Returns the current line. `piece`: its last piece. None if the line belongs to another unit."""
         start, length = self._start, self._length + len(piece)
         line = b"".join((*self._pieces, piece)) if self._pieces else piece
         self._start, self._length = start + length + 1, 0
